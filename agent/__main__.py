@@ -1,0 +1,6 @@
+"""``python -m agent`` is ``onenth``."""
+
+from agent.cli import main
+
+if __name__ == "__main__":
+    main()

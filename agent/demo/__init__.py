@@ -1,0 +1,1 @@
+"""``onenth demo``: a node, three pods and a client in network namespaces."""

@@ -1,0 +1,1 @@
+"""Looking at rules that exist: walking a packet, verifying, explaining. Pure."""

@@ -1,0 +1,1 @@
+"""The kernel and its tools: iptables, conntrack, nfacct, sysctls, addresses."""

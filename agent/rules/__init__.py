@@ -1,0 +1,1 @@
+"""What the kernel should hold: pure functions from state to rules, and their text."""

@@ -1,0 +1,1 @@
+"""What the agent knows: service ports and endpoints, stamped with generations. Pure."""

@@ -1,0 +1,1 @@
+"""What to send, when, and how much at once. Decides; does no I/O."""

@@ -1,0 +1,65 @@
+"""What sync needs of a kernel: three calls, and an error that says what was refused."""
+
+from __future__ import annotations
+
+import enum
+from typing import Protocol
+
+
+class Refusal(enum.Enum):
+    """Why a restore did not happen, as far as it decides what to do next."""
+
+    #: The input has a line that the tool or the kernel does not take; the same input fails again.
+    INPUT = "input"
+    #: The xtables lock is held by another process.
+    LOCKED = "locked"
+    #: Another change came in between, or a resource was short; the same input may go in later.
+    BUSY = "busy"
+    #: The tool is missing, was killed or did not end in time.
+    BROKEN = "broken"
+
+
+class RestoreError(Exception):
+    """A transaction was not accepted; the kernel holds what it held before.
+
+    Attributes:
+        refusal: the kind.
+        line: 1-based line of the input that the tool complained about, if it named one. A
+            complaint about a COMMIT line concerns the whole table.
+        stderr: what the tool said, bounded.
+    """
+
+    def __init__(self, message: str, refusal: Refusal, *, line: int | None, stderr: str) -> None:
+        super().__init__(message)
+        self.refusal = refusal
+        self.line = line
+        self.stderr = stderr
+
+
+class ReadError(Exception):
+    """The kernel's rules could not be read."""
+
+
+class Kernel(Protocol):
+    """The tables of one family, through the chosen backend."""
+
+    def restore(self, text: str) -> None:
+        """Apply restore input, each table atomically, keeping chains that it does not name.
+
+        Raises:
+            RestoreError: it was not accepted.
+        """
+
+    def save(self, table: str) -> str:
+        """Return the table's chains and rules as ``iptables-save -t TABLE`` prints them.
+
+        Raises:
+            ReadError: they could not be read.
+        """
+
+    def chain(self, table: str, chain: str) -> list[str] | None:
+        """Return the chain's rules as ``-A CHAIN ...`` lines, or None if there is no such chain.
+
+        Raises:
+            ReadError: it could not be read.
+        """
