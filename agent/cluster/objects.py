@@ -51,7 +51,7 @@ class Struct(msgspec.Struct, frozen=True, rename="camel", gc=False):
     """Base of everything decoded: immutable, camelCase on the wire, unknown fields skipped."""
 
 
-class Meta(Struct):
+class Meta(Struct, frozen=True):
     """``metadata``."""
 
     name: str = ""
@@ -62,7 +62,7 @@ class Meta(Struct):
     deletion_timestamp: str | None = None
 
 
-class ServicePortSpec(Struct):
+class ServicePortSpec(Struct, frozen=True):
     """One of ``spec.ports`` of a Service; ``node_port`` 0 or null is none."""
 
     port: int = 0
@@ -71,19 +71,19 @@ class ServicePortSpec(Struct):
     node_port: int | None = None
 
 
-class ClientIPConfig(Struct):
+class ClientIPConfig(Struct, frozen=True):
     """``sessionAffinityConfig.clientIP``."""
 
     timeout_seconds: int | None = None
 
 
-class AffinityConfig(Struct):
+class AffinityConfig(Struct, frozen=True):
     """``sessionAffinityConfig``."""
 
     client_ip: ClientIPConfig | None = msgspec.field(default=None, name="clientIP")
 
 
-class ServiceSpec(Struct):
+class ServiceSpec(Struct, frozen=True):
     """``spec`` of a Service."""
 
     type: str | None = None
@@ -100,26 +100,26 @@ class ServiceSpec(Struct):
     session_affinity_config: AffinityConfig | None = None
 
 
-class Ingress(Struct):
+class Ingress(Struct, frozen=True):
     """One of ``status.loadBalancer.ingress``."""
 
     ip: str | None = None
     ip_mode: str | None = None
 
 
-class LoadBalancerStatus(Struct):
+class LoadBalancerStatus(Struct, frozen=True):
     """``status.loadBalancer``."""
 
     ingress: list[Ingress] | None = None
 
 
-class ServiceStatus(Struct):
+class ServiceStatus(Struct, frozen=True):
     """``status`` of a Service."""
 
     load_balancer: LoadBalancerStatus | None = None
 
 
-class Service(Struct):
+class Service(Struct, frozen=True):
     """A Service."""
 
     metadata: Meta = Meta()
@@ -127,7 +127,7 @@ class Service(Struct):
     status: ServiceStatus | None = None
 
 
-class Conditions(Struct):
+class Conditions(Struct, frozen=True):
     """``conditions`` of an endpoint. Null ``ready`` or ``serving`` means yes (API reference)."""
 
     ready: bool | None = None
@@ -135,20 +135,20 @@ class Conditions(Struct):
     terminating: bool | None = None
 
 
-class Named(Struct):
+class Named(Struct, frozen=True):
     """A hint's node or zone."""
 
     name: str = ""
 
 
-class Hints(Struct):
+class Hints(Struct, frozen=True):
     """Topology hints of an endpoint (KEP-2433, KEP-3015)."""
 
     for_zones: list[Named] | None = None
     for_nodes: list[Named] | None = None
 
 
-class SliceEndpoint(Struct):
+class SliceEndpoint(Struct, frozen=True):
     """One of ``endpoints``; only the first address is used, as the API defines."""
 
     addresses: list[str] | None = None
@@ -157,7 +157,7 @@ class SliceEndpoint(Struct):
     hints: Hints | None = None
 
 
-class SlicePort(Struct):
+class SlicePort(Struct, frozen=True):
     """One of ``ports`` of a slice; a port without a number is legal and cannot be served."""
 
     name: str | None = None
@@ -165,7 +165,7 @@ class SlicePort(Struct):
     port: int | None = None
 
 
-class EndpointSlice(Struct):
+class EndpointSlice(Struct, frozen=True):
     """An EndpointSlice."""
 
     metadata: Meta = Meta()
@@ -174,13 +174,13 @@ class EndpointSlice(Struct):
     ports: list[SlicePort] | None = None
 
 
-class Taint(Struct):
+class Taint(Struct, frozen=True):
     """A taint of a Node."""
 
     key: str = ""
 
 
-class NodeSpec(Struct):
+class NodeSpec(Struct, frozen=True):
     """``spec`` of a Node."""
 
     pod_cidr: str | None = msgspec.field(default=None, name="podCIDR")
@@ -188,20 +188,20 @@ class NodeSpec(Struct):
     taints: list[Taint] | None = None
 
 
-class NodeAddress(Struct):
+class NodeAddress(Struct, frozen=True):
     """One of ``status.addresses``."""
 
     type: str = ""
     address: str = ""
 
 
-class NodeStatus(Struct):
+class NodeStatus(Struct, frozen=True):
     """``status`` of a Node."""
 
     addresses: list[NodeAddress] | None = None
 
 
-class Node(Struct):
+class Node(Struct, frozen=True):
     """A Node."""
 
     metadata: Meta = Meta()

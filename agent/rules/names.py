@@ -1,0 +1,42 @@
+"""Names of chains, as kube-proxy gives them, so that tools and a takeover work.
+
+A name is a prefix and the first 16 characters of base32(sha256(text)), the text being
+``namespace/name:port`` (without the colon for a port without a name), the protocol in lower
+case and, for an endpoint's chain, its ``ip:port``. A chain name may have 28 characters.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+
+SVC = "KUBE-SVC-"
+SVL = "KUBE-SVL-"
+EXT = "KUBE-EXT-"
+FW = "KUBE-FW-"
+SEP = "KUBE-SEP-"
+
+SERVICES = "KUBE-SERVICES"
+EXTERNAL_SERVICES = "KUBE-EXTERNAL-SERVICES"
+NODEPORTS = "KUBE-NODEPORTS"
+POSTROUTING = "KUBE-POSTROUTING"
+MARK_MASQ = "KUBE-MARK-MASQ"
+FORWARD = "KUBE-FORWARD"
+PROXY_FIREWALL = "KUBE-PROXY-FIREWALL"
+#: Shared with the kubelet, which writes the same rule into it; never removed by us.
+KUBELET_FIREWALL = "KUBE-FIREWALL"
+CANARY = "KUBE-PROXY-CANARY"
+
+_SERVICE_CHAIN = re.compile(r"KUBE-(SVC|SVL|EXT|FW|SEP)-.+")
+
+
+def service_hash(port_name: str, protocol: str, endpoint: str = "") -> str:
+    """The 16 characters behind the prefix."""
+    digest = hashlib.sha256(f"{port_name}{protocol}{endpoint}".encode()).digest()
+    return base64.b32encode(digest[:10]).decode("ascii")
+
+
+def is_service_chain(chain: str) -> bool:
+    """Whether the chain belongs to one service port, and is deleted with it."""
+    return _SERVICE_CHAIN.fullmatch(chain) is not None

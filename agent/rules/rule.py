@@ -1,0 +1,229 @@
+"""A rule as a value, and its text.
+
+A rule is a tuple of matches, each a small value, and a target. ``Rule.text`` is the only place
+where a rule becomes the text that ``iptables-restore`` reads; ``agent.rules.parse`` is its
+inverse. Every part has been validated where it entered (``agent.state``), so text here needs
+no escaping: a comment may hold blanks, never quotes, backslashes or line ends.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Value(msgspec.Struct, frozen=True, gc=False):
+    """Base of matches and targets."""
+
+
+class Comment(Value, frozen=True):
+    """``-m comment``; quoted where it holds a blank, as kube-proxy writes it."""
+
+    comment: str
+
+    def text(self) -> str:
+        """As ``iptables-restore`` reads it."""
+        quoted = f'"{self.comment}"' if " " in self.comment else self.comment
+        return f"-m comment --comment {quoted}"
+
+
+class Protocol(Value, frozen=True):
+    """``-p``, with the match extension of the protocol loaded."""
+
+    protocol: str
+
+    def text(self) -> str:
+        """As ``iptables-restore`` reads it."""
+        return f"-m {self.protocol} -p {self.protocol}"
+
+
+class Source(Value, frozen=True):
+    """``-s``: an address or a CIDR."""
+
+    cidr: str
+    negated: bool = False
+
+    def text(self) -> str:
+        """As ``iptables-restore`` reads it."""
+        return f"! -s {self.cidr}" if self.negated else f"-s {self.cidr}"
+
+
+class Destination(Value, frozen=True):
+    """``-d``: an address or a CIDR."""
+
+    cidr: str
+    negated: bool = False
+
+    def text(self) -> str:
+        """As ``iptables-restore`` reads it."""
+        return f"! -d {self.cidr}" if self.negated else f"-d {self.cidr}"
+
+
+class DestinationPort(Value, frozen=True):
+    """``--dport``, of the protocol in front of it."""
+
+    port: int
+
+    def text(self) -> str:
+        """As ``iptables-restore`` reads it."""
+        return f"--dport {self.port}"
+
+
+class InInterface(Value, frozen=True):
+    """``-i``: a name, or a prefix that ends with ``+``."""
+
+    name: str
+    negated: bool = False
+
+    def text(self) -> str:
+        """As ``iptables-restore`` reads it."""
+        return f"! -i {self.name}" if self.negated else f"-i {self.name}"
+
+
+class AddressType(Value, frozen=True):
+    """``-m addrtype``: whether the source or destination is an address of this node."""
+
+    side: str  # "src" or "dst"
+    type: str = "LOCAL"
+
+    def text(self) -> str:
+        """As ``iptables-restore`` reads it."""
+        return f"-m addrtype --{self.side}-type {self.type}"
+
+
+class Mark(Value, frozen=True):
+    """``-m mark``: all bits of the mask are set."""
+
+    mark: str
+    negated: bool = False
+
+    def text(self) -> str:
+        """As ``iptables-restore`` reads it."""
+        negation = "! " if self.negated else ""
+        return f"-m mark {negation}--mark {self.mark}/{self.mark}"
+
+
+class ConntrackState(Value, frozen=True):
+    """``-m conntrack --ctstate``; states as the kernel names them, joined by commas."""
+
+    states: str
+    negated: bool = False
+
+    def text(self) -> str:
+        """As ``iptables-restore`` reads it."""
+        negation = "! " if self.negated else ""
+        return f"-m conntrack {negation}--ctstate {self.states}"
+
+
+class Recent(Value, frozen=True):
+    """``-m recent``: remembers clients (``seconds`` 0), or asks whether one was seen."""
+
+    name: str
+    seconds: int = 0
+
+    def text(self) -> str:
+        """As ``iptables-restore`` reads it."""
+        if not self.seconds:
+            return f"-m recent --name {self.name} --set"
+        return f"-m recent --name {self.name} --rcheck --seconds {self.seconds} --reap"
+
+
+class Statistic(Value, frozen=True):
+    """``-m statistic --mode random``: matches one connection in ``one_in``."""
+
+    one_in: int
+
+    def text(self) -> str:
+        """As ``iptables-restore`` reads it, with ten decimals."""
+        return f"-m statistic --mode random --probability {1 / self.one_in:.10f}"
+
+
+class Nfacct(Value, frozen=True):
+    """``-m nfacct``: counts into a named object that must exist in the namespace."""
+
+    name: str
+
+    def text(self) -> str:
+        """As ``iptables-restore`` reads it."""
+        return f"-m nfacct --nfacct-name {self.name}"
+
+
+class Jump(Value, frozen=True):
+    """``-j``: a chain, or a target without options (DROP, REJECT, ACCEPT, RETURN)."""
+
+    target: str
+
+    def text(self) -> str:
+        """As ``iptables-restore`` reads it."""
+        return f"-j {self.target}"
+
+
+class Dnat(Value, frozen=True):
+    """``-j DNAT`` to an ``ip:port``, behind the protocol that makes a port legal."""
+
+    destination: str
+
+    def text(self) -> str:
+        """As ``iptables-restore`` reads it."""
+        return f"-j DNAT --to-destination {self.destination}"
+
+
+class SetMark(Value, frozen=True):
+    """``-j MARK``: ``or`` sets the bits of the mask, ``xor`` flips them."""
+
+    operation: str
+    mark: str
+
+    def text(self) -> str:
+        """As ``iptables-restore`` reads it."""
+        return f"-j MARK --{self.operation}-mark {self.mark}"
+
+
+class Masquerade(Value, frozen=True):
+    """``-j MASQUERADE``."""
+
+    random_fully: bool
+
+    def text(self) -> str:
+        """As ``iptables-restore`` reads it."""
+        return "-j MASQUERADE --random-fully" if self.random_fully else "-j MASQUERADE"
+
+
+Match = (
+    Comment
+    | Protocol
+    | Source
+    | Destination
+    | DestinationPort
+    | InInterface
+    | AddressType
+    | Mark
+    | ConntrackState
+    | Recent
+    | Statistic
+    | Nfacct
+)
+Target = Jump | Dnat | SetMark | Masquerade
+
+DROP = Jump("DROP")
+REJECT = Jump("REJECT")
+ACCEPT = Jump("ACCEPT")
+RETURN = Jump("RETURN")
+
+
+class Rule(msgspec.Struct, frozen=True, gc=False):
+    """Matches in the order of their text, and a target; without one the rule only counts."""
+
+    matches: tuple[Match, ...]
+    target: Target | None
+
+    def text(self) -> str:
+        """The rule behind ``-A CHAIN``."""
+        parts = [match.text() for match in self.matches]
+        if self.target is not None:
+            parts.append(self.target.text())
+        return " ".join(parts)
+
+
+def rule(*matches: Match, to: Target | None) -> Rule:
+    """A rule with these matches and this target."""
+    return Rule(matches, to)

@@ -1,0 +1,173 @@
+"""From EndpointSlices to the endpoints of each service port.
+
+While endpoints move between slices, or a pod network reuses an address, the same address may
+stand in several entries with different conditions. Within a slice the choice is kube-proxy's:
+the last entry that is not terminating, else the first. Between slices kube-proxy leaves it to
+chance; here it is made by what the entries say, never by the order in which they came.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from agent.cluster.objects import LABEL_SERVICE_NAME, Key, key_of
+from agent.state.addresses import parse_ip
+from agent.state.services import PROTOCOLS, Problem, is_port
+from agent.state.values import Endpoint, Family
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from agent.cluster.objects import EndpointSlice, SliceEndpoint
+
+PortId = tuple[str, str]
+_FAMILIES = {family.value: family for family in Family}
+
+
+class Address(msgspec.Struct, frozen=True, gc=False):
+    """An endpoint of a slice before it is joined with a port; fields as in ``Endpoint``."""
+
+    ip: str
+    local: bool
+    ready: bool
+    serving: bool
+    terminating: bool
+    zones: tuple[str, ...]
+    nodes: tuple[str, ...]
+
+
+class SliceState(msgspec.Struct, frozen=True, gc=False):
+    """What rules need of one slice: its Service, family, ports and addresses."""
+
+    service: Key
+    family: Family
+    ports: tuple[tuple[str, str, int], ...]
+    addresses: tuple[Address, ...]
+
+
+def slice_state(
+    endpoint_slice: EndpointSlice, node_name: str
+) -> tuple[SliceState | None, tuple[Problem, ...]]:
+    """Digest a slice, and say what was left out.
+
+    None for a slice of another address type than IPv4 and IPv6 (FQDN is legal and not for a
+    proxy), and for one that names no Service.
+    """
+    key = key_of(endpoint_slice)
+    family = _FAMILIES.get(endpoint_slice.address_type)
+    if family is None:
+        return None, ()
+    service = (endpoint_slice.metadata.labels or {}).get(LABEL_SERVICE_NAME)
+    if not service:
+        return None, (Problem(key, f"it has no label {LABEL_SERVICE_NAME}"),)
+    texts: list[str] = []
+    state = SliceState(
+        service=Key(key.namespace, service),
+        family=family,
+        ports=_ports(endpoint_slice, texts.append),
+        addresses=_addresses(endpoint_slice, family, node_name, texts.append),
+    )
+    return state, tuple(Problem(key, text) for text in dict.fromkeys(texts))
+
+
+def _ports(
+    endpoint_slice: EndpointSlice, report: Callable[[str], None]
+) -> tuple[tuple[str, str, int], ...]:
+    """Ports as (name, protocol, number); an absent name is the empty name."""
+    found: list[tuple[str, str, int]] = []
+    for port in endpoint_slice.ports or ():
+        protocol = PROTOCOLS.get(port.protocol or "TCP")
+        if protocol is None:
+            report(f"port {port.name!r} has the unknown protocol {str(port.protocol)[:80]!r}")
+        elif not port.port:
+            report(f"port {port.name!r} has no number")
+        elif not is_port(port.port):
+            report(f"port {port.name!r} has the number {port.port}")
+        else:
+            found.append((port.name or "", protocol, port.port))
+    return tuple(found)
+
+
+def _addresses(
+    endpoint_slice: EndpointSlice,
+    family: Family,
+    node_name: str,
+    report: Callable[[str], None],
+) -> tuple[Address, ...]:
+    found: dict[str, Address] = {}
+    for endpoint in endpoint_slice.endpoints or ():
+        if not endpoint.addresses:
+            report("an endpoint has no address")
+            continue
+        parsed = parse_ip(endpoint.addresses[0])
+        if parsed is None or parsed[0] is not family:
+            text = endpoint.addresses[0][:80]
+            report(f"endpoint address {text!r} is not an {family.value} address")
+            continue
+        address = _address(endpoint, parsed[1], node_name)
+        if address.ip not in found or not address.terminating:
+            found[address.ip] = address
+    return tuple(found.values())
+
+
+def _address(endpoint: SliceEndpoint, ip: str, node_name: str) -> Address:
+    conditions, hints = endpoint.conditions, endpoint.hints
+    return Address(
+        ip=ip,
+        local=bool(node_name) and endpoint.node_name == node_name,
+        ready=conditions is None or conditions.ready is not False,
+        serving=conditions is None or conditions.serving is not False,
+        terminating=conditions is not None and conditions.terminating is True,
+        zones=tuple(hint.name for hint in (hints.for_zones if hints else None) or ()),
+        nodes=tuple(hint.name for hint in (hints.for_nodes if hints else None) or ()),
+    )
+
+
+def merge(slices: Iterable[SliceState], family: Family) -> dict[PortId, tuple[Endpoint, ...]]:
+    """Endpoints of each (port name, protocol), sorted by ``ip:port`` text, each once."""
+    best: dict[PortId, dict[tuple[str, int], Address]] = {}
+    for state in slices:
+        if state.family is not family:
+            continue
+        for name, protocol, number in state.ports:
+            known = best.setdefault((name, protocol), {})
+            for address in state.addresses:
+                rival = known.setdefault((address.ip, number), address)
+                if rival is not address and _rank(address) > _rank(rival):
+                    known[address.ip, number] = address
+    return {
+        port_id: tuple(sorted(map(_join, known.items()), key=_by_address))
+        for port_id, known in best.items()
+    }
+
+
+def _rank(address: Address) -> tuple[bool | tuple[str, ...], ...]:
+    """Order among entries for one address: a running pod beats the one that had its address."""
+    return (
+        not address.terminating,
+        address.ready,
+        address.serving,
+        address.local,
+        address.zones,
+        address.nodes,
+    )
+
+
+def _join(item: tuple[tuple[str, int], Address]) -> Endpoint:
+    (ip, number), address = item
+    return Endpoint(
+        ip=ip,
+        port=number,
+        local=address.local,
+        ready=address.ready,
+        serving=address.serving,
+        terminating=address.terminating,
+        zones=address.zones,
+        nodes=address.nodes,
+    )
+
+
+def _by_address(endpoint: Endpoint) -> str:
+    return endpoint.address

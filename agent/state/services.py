@@ -1,0 +1,209 @@
+"""From a Service object to its service ports, one family at a time.
+
+A part of the object that cannot be used (a bad address, an unknown protocol) is left out and
+named in a ``Problem``; the rest of the Service works.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from agent.cluster.objects import Key, key_of
+from agent.state.addresses import parse_cidr, parse_ip, prefix_length
+from agent.state.values import Family, ServicePort
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from agent.cluster.objects import Service, ServicePortSpec
+
+PROTOCOLS = {"TCP": "tcp", "UDP": "udp", "SCTP": "sctp"}
+#: API default of sessionAffinityConfig.clientIP.timeoutSeconds, and its upper bound.
+AFFINITY_DEFAULT = 10800
+AFFINITY_MAX = 86400
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """A part of an object that was left out, for the log and a metric."""
+
+    key: Key
+    text: str
+
+
+Report = Callable[[str], None]
+
+
+def is_label(text: str) -> bool:
+    """Whether the text is a DNS label (RFC 1123), as names of Services and ports are."""
+    return _LABEL.fullmatch(text) is not None
+
+
+def is_port(number: int) -> bool:
+    """Whether the number is a port that can be served."""
+    return 0 < number < 65536
+
+
+def service_ports(
+    service: Service,
+) -> tuple[dict[Family, tuple[ServicePort, ...]], tuple[Problem, ...]]:
+    """Service ports of each family, in the object's order, and what was left out.
+
+    ExternalName and headless Services have none.
+    """
+    key = key_of(service)
+    texts: list[str] = []
+    ports: dict[Family, tuple[ServicePort, ...]] = {}
+    if _is_proxied(service):
+        if not is_label(key.name) or not is_label(key.namespace):
+            texts.append("its name or namespace is not a DNS label")
+        else:
+            for family in Family:
+                ports[family] = _family_ports(service, family, texts.append)
+    return ports, tuple(Problem(key, text) for text in dict.fromkeys(texts))
+
+
+def _is_proxied(service: Service) -> bool:
+    spec = service.spec
+    return spec.cluster_ip not in {None, "", "None"} and spec.type != "ExternalName"
+
+
+def _family_ports(service: Service, family: Family, report: Report) -> tuple[ServicePort, ...]:
+    cluster_ip = _cluster_ip(service, family, report)
+    if cluster_ip is None:
+        return ()
+    base = _base(service, family, cluster_ip, report)
+    found: dict[tuple[str, str], ServicePort] = {}
+    for spec in service.spec.ports or ():
+        port = _port(base, spec, report)
+        if port is not None:
+            found[port.port_name, port.protocol] = port
+    return tuple(found.values())
+
+
+def _cluster_ip(service: Service, family: Family, report: Report) -> str | None:
+    """The cluster IP in the family; None if the Service has none in it."""
+    spec = service.spec
+    text: str | None = None
+    if spec.ip_families and spec.cluster_ips:
+        pairs = zip(spec.ip_families, spec.cluster_ips, strict=False)
+        text = next((ip for name, ip in pairs if name == family.value), None)
+    else:
+        parsed = parse_ip(spec.cluster_ip or "")
+        if parsed is None or parsed[0] is family:
+            text = spec.cluster_ip
+    if not text:
+        return None
+    parsed = parse_ip(text)
+    if parsed is None or parsed[0] is not family:
+        report(f"cluster IP {text!r} is not an {family.value} address")
+        return None
+    return parsed[1]
+
+
+def _base(service: Service, family: Family, cluster_ip: str, report: Report) -> ServicePort:
+    """What all ports of the Service share; the port itself is still 0."""
+    spec = service.spec
+    external_ips = _addresses(spec.external_ips or (), family, "external IP", report)
+    balanced = _ingress(service, family, report)
+    external_local = spec.external_traffic_policy == "Local" and (
+        spec.type in {"LoadBalancer", "NodePort"} or bool(spec.external_ips)
+    )
+    return ServicePort(
+        service=key_of(service),
+        port_name="",
+        protocol="tcp",
+        cluster_ip=cluster_ip,
+        port=0,
+        external_ips=external_ips,
+        load_balancer_ips=balanced,
+        source_ranges=_source_ranges(service, family, report),
+        affinity_seconds=_affinity(service, report),
+        external_local=external_local,
+        internal_local=spec.internal_traffic_policy == "Local",
+        health_check_node_port=_health_check_port(service, report),
+    )
+
+
+def _port(base: ServicePort, spec: ServicePortSpec, report: Report) -> ServicePort | None:
+    name = spec.name or ""
+    protocol = PROTOCOLS.get(spec.protocol or "TCP")
+    node_port = spec.node_port or 0
+    if name and not is_label(name):
+        report(f"port name {name[:80]!r} is not a DNS label")
+    elif protocol is None:
+        report(f"port {name!r} has the unknown protocol {str(spec.protocol)[:80]!r}")
+    elif not is_port(spec.port):
+        report(f"port {name!r} has the number {spec.port}")
+    else:
+        if node_port and not is_port(node_port):
+            report(f"port {name!r} has the node port {node_port}")
+            node_port = 0
+        return msgspec.structs.replace(
+            base, port_name=name, protocol=protocol, port=spec.port, node_port=node_port
+        )
+    return None
+
+
+def _addresses(texts: Iterable[str], family: Family, what: str, report: Report) -> tuple[str, ...]:
+    """The canonical addresses of the family; empty text is legal and means nothing."""
+    found: list[str] = []
+    for text in texts:
+        parsed = parse_ip(text)
+        if parsed is None:
+            if text.strip():
+                report(f"{what} {text[:80]!r} is not an address")
+        elif parsed[0] is family:
+            found.append(parsed[1])
+    return tuple(found)
+
+
+def _ingress(service: Service, family: Family, report: Report) -> tuple[str, ...]:
+    """Load-balancer addresses whose traffic arrives with them as destination (KEP-1860)."""
+    balancer = service.status.load_balancer if service.status else None
+    entries = (balancer.ingress if balancer else None) or ()
+    texts = [entry.ip or "" for entry in entries if entry.ip_mode in {None, "VIP"}]
+    return _addresses(texts, family, "load balancer IP", report)
+
+
+def _source_ranges(service: Service, family: Family, report: Report) -> tuple[str, ...]:
+    """Ranges of the family; none if one of them is everybody."""
+    found: list[str] = []
+    for text in service.spec.load_balancer_source_ranges or ():
+        parsed = parse_cidr(text)
+        if parsed is None:
+            if text.strip():
+                report(f"load balancer source range {text[:80]!r} is not a CIDR")
+        elif parsed[0] is family:
+            found.append(parsed[1])
+    return () if any(prefix_length(cidr) == 0 for cidr in found) else tuple(found)
+
+
+def _affinity(service: Service, report: Report) -> int:
+    spec = service.spec
+    if spec.session_affinity != "ClientIP":
+        return 0
+    config = spec.session_affinity_config
+    client_ip = config.client_ip if config else None
+    seconds = client_ip.timeout_seconds if client_ip else None
+    if seconds is None:
+        return AFFINITY_DEFAULT
+    if not 0 < seconds <= AFFINITY_MAX:
+        report(f"affinity timeout of {seconds} s is not between 1 and {AFFINITY_MAX}")
+        return AFFINITY_DEFAULT
+    return seconds
+
+
+def _health_check_port(service: Service, report: Report) -> int:
+    spec = service.spec
+    if spec.type != "LoadBalancer" or spec.external_traffic_policy != "Local":
+        return 0
+    number = spec.health_check_node_port or 0
+    if number and not is_port(number):
+        report(f"health check node port is {number}")
+        return 0
+    return number

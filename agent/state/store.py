@@ -1,0 +1,241 @@
+"""The store of Services and their slices, stamped with generations.
+
+Every accepted change of a Service (its own object, or one of its slices) stamps the Service's
+record with the next number of one counter that is never reused, and moves the record to the
+front of a list. So the list is ordered by recency, and a snapshot walks it from the front and
+stops at the first record that is not newer than the last snapshot: its cost follows what
+changed, not what exists. Readers keep the generation up to which they have *succeeded*; a
+change is thereby never lost by a failure, it is simply still in front of that mark.
+
+A change that cannot change a rule (labels, annotations, status that is not read, slices of a
+Service that does not exist) is not accepted, and stamps nothing.
+
+The walk checks itself: stamps must fall strictly from the counter on, and a walk over
+everything must meet every stamped record. A failed check means a fault in this module; the
+order is then rebuilt by stamping all records anew and the fault is counted, since a proxy that
+goes on with a lost change is the worst outcome.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from agent.cluster.objects import Key, key_of
+from agent.state.endpoints import PortId, SliceState, merge, slice_state
+from agent.state.services import Problem, service_ports
+from agent.state.values import Endpoint, Family, ServicePort
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator
+
+    from agent.cluster.objects import EndpointSlice, Service
+
+FamilyPorts = dict[Family, tuple[ServicePort, ...]]
+
+
+class Record:
+    """All that is known of one Service; without ports it is a Service that does not exist."""
+
+    __slots__ = ("key", "ports", "slices", "stamp")
+
+    def __init__(self, key: Key) -> None:
+        self.key = key
+        self.stamp = 0
+        self.ports: FamilyPorts = {}
+        self.slices: dict[str, SliceState] = {}
+
+    def service_ports(self, family: Family) -> tuple[ServicePort, ...]:
+        """Its ports in the family."""
+        return self.ports.get(family, ())
+
+    def endpoints(self, family: Family) -> dict[PortId, tuple[Endpoint, ...]]:
+        """Its merged endpoints in the family."""
+        return merge((self.slices[name] for name in sorted(self.slices)), family)
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What one event did.
+
+    Attributes:
+        families: those in which a rule may change; empty if the event changed nothing.
+        problems: what was left out of the object.
+    """
+
+    families: frozenset[Family] = frozenset()
+    problems: tuple[Problem, ...] = ()
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """Records changed after a generation, newest first, as of ``generation``."""
+
+    generation: int
+    records: tuple[Record, ...]
+
+
+class Store:
+    """Services and slices of the cluster, as this node sees them. Owned by one thread."""
+
+    def __init__(self, node_name: str) -> None:
+        self.node_name = node_name
+        self.generation = 0
+        self.rebuilds = 0
+        self._records: OrderedDict[Key, Record] = OrderedDict()
+        self._slices: dict[Key, Key] = {}  # slice -> Service, since its label may change
+        self._stamped = 0  # records with a stamp
+        self._gone: set[Key] = set()  # records of Services that do not exist
+
+    def __iter__(self) -> Iterator[Record]:
+        """All records, newest first."""
+        return reversed(self._records.values())
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def get(self, key: Key) -> Record | None:
+        """The record of a Service, if anything is known of it."""
+        return self._records.get(key)
+
+    # Changes ---------------------------------------------------------------------------
+
+    def put_service(self, service: Service) -> Change:
+        """Accept a Service that was added or changed."""
+        ports, problems = service_ports(service)
+        return Change(self._set_ports(key_of(service), ports), problems)
+
+    def delete_service(self, key: Key) -> Change:
+        """Accept that a Service is gone; unknown ones are no change."""
+        return Change(self._set_ports(key, {}))
+
+    def replace_services(self, services: Collection[Service]) -> Change:
+        """Accept a whole list: what it lacks is deleted."""
+        changes = [self.put_service(service) for service in services]
+        listed = {key_of(service) for service in services}
+        gone = [key for key, record in self._records.items() if record.ports and key not in listed]
+        return _join(changes + [self.delete_service(key) for key in gone])
+
+    def put_slice(self, endpoint_slice: EndpointSlice) -> Change:
+        """Accept a slice that was added or changed; it may have moved to another Service."""
+        state, problems = slice_state(endpoint_slice, self.node_name)
+        key = key_of(endpoint_slice)
+        left = self._slices.get(key)
+        families = frozenset[Family]()
+        if left is not None and (state is None or state.service != left):
+            families |= self.delete_slice(key).families
+        if state is not None:
+            self._slices[key] = state.service
+            families |= self._set_slice(state.service, key.name, state)
+        return Change(families, problems)
+
+    def delete_slice(self, key: Key) -> Change:
+        """Accept that a slice is gone; unknown ones are no change."""
+        service = self._slices.pop(key, None)
+        return Change() if service is None else Change(self._set_slice(service, key.name, None))
+
+    def replace_slices(self, slices: Collection[EndpointSlice]) -> Change:
+        """Accept a whole list: what it lacks is deleted."""
+        changes = [self.put_slice(endpoint_slice) for endpoint_slice in slices]
+        listed = {key_of(endpoint_slice) for endpoint_slice in slices}
+        gone = [key for key in self._slices if key not in listed]
+        return _join(changes + [self.delete_slice(key) for key in gone])
+
+    # Snapshots -------------------------------------------------------------------------
+
+    def snapshot(self, since: int) -> Snapshot:
+        """What changed after generation ``since``; 0 gives everything."""
+        found = self._walk(since)
+        if found is None:
+            self._rebuild()
+            found = self._walk(since) or []
+        return Snapshot(self.generation, tuple(found))
+
+    def forget(self, until: int) -> None:
+        """Drop records of Services that are gone, once every reader has got past ``until``."""
+        for key in [key for key in self._gone if self._records[key].stamp <= until]:
+            self._gone.remove(key)
+            record = self._records[key]
+            if record.slices or any(record.ports.values()):
+                continue
+            self._stamped -= record.stamp > 0
+            del self._records[key]
+
+    def _walk(self, since: int) -> list[Record] | None:
+        """Records newer than ``since``, or None if the order is broken."""
+        found: list[Record] = []
+        last = self.generation + 1
+        for record in self:
+            if record.stamp <= since:
+                break
+            if record.stamp >= last:
+                return None
+            last = record.stamp
+            found.append(record)
+        return None if since == 0 and len(found) != self._stamped else found
+
+    def _rebuild(self) -> None:
+        self.rebuilds += 1
+        records = list(self._records.values())
+        self._records = OrderedDict((record.key, record) for record in records)
+        self._stamped = sum(record.stamp > 0 for record in records)
+        for record in records:
+            if record.stamp or any(record.ports.values()):
+                self._stamp(record)
+
+    # Records ---------------------------------------------------------------------------
+
+    def _set_ports(self, key: Key, ports: FamilyPorts) -> frozenset[Family]:
+        record = self._records.get(key)
+        before = record.ports if record else {}
+        if before == ports:
+            return frozenset()
+        record = record or self._new(key)
+        record.ports = ports
+        self._mark_gone(record)
+        changed = frozenset(f for f in Family if before.get(f, ()) != ports.get(f, ()))
+        if changed:
+            self._stamp(record)
+        return changed
+
+    def _set_slice(self, service: Key, name: str, state: SliceState | None) -> frozenset[Family]:
+        record = self._records.get(service)
+        before = record.slices.get(name) if record else None
+        if before == state:
+            return frozenset()
+        record = record or self._new(service)
+        if state is None:
+            del record.slices[name]
+        else:
+            record.slices[name] = state
+        self._mark_gone(record)
+        touched = {slice_.family for slice_ in (before, state) if slice_ is not None}
+        changed = frozenset(family for family in touched if record.ports.get(family))
+        if changed:
+            self._stamp(record)
+        return changed
+
+    def _new(self, key: Key) -> Record:
+        """A record that nobody needs to look at yet: at the back of the list, stamp 0."""
+        record = self._records[key] = Record(key)
+        self._records.move_to_end(key, last=False)
+        return record
+
+    def _stamp(self, record: Record) -> None:
+        self.generation += 1
+        self._stamped += record.stamp == 0
+        record.stamp = self.generation
+        self._records.move_to_end(record.key)
+
+    def _mark_gone(self, record: Record) -> None:
+        if not record.slices and not any(record.ports.values()):
+            self._gone.add(record.key)
+
+
+def _join(changes: Iterable[Change]) -> Change:
+    families = frozenset[Family]()
+    problems: list[Problem] = []
+    for change in changes:
+        families |= change.families
+        problems += change.problems
+    return Change(families, tuple(problems))

@@ -1,0 +1,1 @@
+"""Rules compared with kube-proxy's, text for text."""
