@@ -1,0 +1,77 @@
+"""Fixtures of the tests that talk to a real kernel, always in network namespaces of their own."""
+
+from __future__ import annotations
+
+import functools
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from agent.demo import namespaces
+from agent.demo.namespaces import Namespace, NamespaceError
+from agent.demo.testbed import Testbed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+HERE = Path(__file__).parent
+
+
+@functools.cache
+def why_not() -> str:
+    """Why these tests cannot run here; empty if they can."""
+    if os.geteuid() != 0:
+        return "needs root: network namespaces and netfilter (run the tests with sudo)"
+    try:
+        Namespace.create(namespaces.owned_name("probe")).close()
+    except NamespaceError as error:
+        return f"needs to make network namespaces: {error}"
+    return ""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark everything in this folder as ``root``, and skip it with the reason without root."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.root)
+            if why_not():
+                item.add_marker(pytest.mark.skip(reason=why_not()))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_xtables_lock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The xtables lock is one per machine; tests beside each other take one each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XTABLES_LOCKFILE", str(tmp_path_factory.mktemp("xtables") / "lock"))
+        yield
+
+
+@pytest.fixture
+def make_namespace() -> Iterator[Callable[[], Namespace]]:
+    """Makes empty namespaces (loopback up) that are removed after the test."""
+    made: list[Namespace] = []
+
+    def make() -> Namespace:
+        namespace = Namespace.create(namespaces.owned_name("test"))
+        made.append(namespace)
+        namespace.run(["ip", "link", "set", "lo", "up"])
+        return namespace
+
+    yield make
+    for namespace in made:
+        namespace.close(grace=0.2)
+
+
+@pytest.fixture
+def namespace(make_namespace: Callable[[], Namespace]) -> Namespace:
+    """An empty namespace (loopback up)."""
+    return make_namespace()
+
+
+@pytest.fixture
+def bed() -> Iterator[Testbed]:
+    """The small cluster network with three pods, without servers and without rules."""
+    with Testbed() as made:
+        yield made
