@@ -93,13 +93,13 @@ class AddressType(Value, frozen=True):
 class Mark(Value, frozen=True):
     """``-m mark``: all bits of the mask are set."""
 
-    mark: str
+    mark: int
     negated: bool = False
 
     def text(self) -> str:
         """As ``iptables-restore`` reads it."""
         negation = "! " if self.negated else ""
-        return f"-m mark {negation}--mark {self.mark}/{self.mark}"
+        return f"-m mark {negation}--mark {self.mark:#08x}/{self.mark:#08x}"
 
 
 class ConntrackState(Value, frozen=True):
@@ -147,6 +147,16 @@ class Nfacct(Value, frozen=True):
         return f"-m nfacct --nfacct-name {self.name}"
 
 
+class Other(Value, frozen=True):
+    """Options that only other programs' rules have, as they stand."""
+
+    options: str
+
+    def text(self) -> str:
+        """As ``iptables-restore`` reads it."""
+        return self.options
+
+
 class Jump(Value, frozen=True):
     """``-j``: a chain, or a target without options (DROP, REJECT, ACCEPT, RETURN)."""
 
@@ -171,11 +181,11 @@ class SetMark(Value, frozen=True):
     """``-j MARK``: ``or`` sets the bits of the mask, ``xor`` flips them."""
 
     operation: str
-    mark: str
+    mark: int
 
     def text(self) -> str:
         """As ``iptables-restore`` reads it."""
-        return f"-j MARK --{self.operation}-mark {self.mark}"
+        return f"-j MARK --{self.operation}-mark {self.mark:#08x}"
 
 
 class Masquerade(Value, frozen=True):
@@ -186,6 +196,16 @@ class Masquerade(Value, frozen=True):
     def text(self) -> str:
         """As ``iptables-restore`` reads it."""
         return "-j MASQUERADE --random-fully" if self.random_fully else "-j MASQUERADE"
+
+
+class OtherTarget(Value, frozen=True):
+    """A target that only other programs' rules have, with its options."""
+
+    options: str
+
+    def text(self) -> str:
+        """As ``iptables-restore`` reads it."""
+        return self.options
 
 
 Match = (
@@ -201,8 +221,9 @@ Match = (
     | Recent
     | Statistic
     | Nfacct
+    | Other
 )
-Target = Jump | Dnat | SetMark | Masquerade
+Target = Jump | Dnat | SetMark | Masquerade | OtherTarget
 
 DROP = Jump("DROP")
 REJECT = Jump("REJECT")

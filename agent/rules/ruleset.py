@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent.rules import names
 from agent.rules.dispatch import Dispatch, Owner
 from agent.rules.service import Compiled, Place, compile_port
 from agent.rules.static import BASE_CHAINS, node_port_tail, static_chains
@@ -108,13 +107,16 @@ class RuleSet:
             del self.services[key]
         return True
 
+    def place_rules(self, place: Place) -> list[tuple[Owner | None, str]]:
+        """Rules of one dispatch chain with their owners; the node-port tail has none."""
+        rules: list[tuple[Owner | None, str]] = list(self.dispatch.rules(place))
+        if place is Place.NAT_SERVICES:
+            rules += [(None, rule.text()) for rule in node_port_tail(self.node)]
+        return rules
+
     def shared_chains(self) -> dict[tuple[str, str], list[tuple[Owner | None, str]]]:
         """Rules of all chains that are not of one Service, by (table, chain), with owners."""
-        chains: dict[tuple[str, str], list[tuple[Owner | None, str]]] = {
-            place.value: list(self.dispatch.rules(place)) for place in Place
-        }
-        tail = [(None, rule.text()) for rule in node_port_tail(self.node)]
-        chains["nat", names.SERVICES] += tail
+        chains = {place.value: self.place_rules(place) for place in Place}
         for place, rules in static_chains(self.node).items():
             chains[place] = [(None, rule.text()) for rule in rules]
         return chains

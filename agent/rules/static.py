@@ -83,9 +83,9 @@ KUBELET_JUMPS: tuple[BaseJump, ...] = (
 )
 
 
-def masquerade_mark(node: NodeView) -> str:
-    """The mark of packets to masquerade, as text."""
-    return f"{1 << node.masquerade_bit:#08x}"
+def masquerade_mark(node: NodeView) -> int:
+    """The mark of packets to masquerade."""
+    return 1 << node.masquerade_bit
 
 
 def static_chains(node: NodeView) -> dict[tuple[str, str], list[Rule]]:
@@ -125,7 +125,7 @@ def _localnet_guard() -> Rule:
     )
 
 
-def _forward(node: NodeView, mark: str) -> list[Rule]:
+def _forward(node: NodeView, mark: int) -> list[Rule]:
     rules: list[Rule] = []
     if node.drop_invalid:
         count = (Nfacct(COUNTER_INVALID),) if node.count_invalid else ()

@@ -5,8 +5,7 @@ from __future__ import annotations
 import difflib
 import gzip
 import json
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from agent.cluster.objects import LABEL_ZONE, EndpointSlice, Kind, Service, convert
 from agent.rules.ruleset import RuleSet, Tables
@@ -14,6 +13,10 @@ from agent.rules.static import LAST_RULE
 from agent.state.node import KernelFacts, NodeInfo, NodeSettings, node_view
 from agent.state.store import Store
 from agent.state.values import Family, NodeView
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
 
 Case = dict[str, Any]
 
@@ -96,7 +99,7 @@ def normalise(tables: Tables) -> Tables:
     }
 
 
-def _sorted(rules: list[str]) -> list[str]:
+def _sorted(rules: Iterable[str]) -> list[str]:
     tail = [rule for rule in rules if LAST_RULE in rule]
     units: list[tuple[str, ...]] = []
     held: tuple[str, ...] = ()

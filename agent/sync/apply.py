@@ -1,0 +1,349 @@
+"""Bringing the kernel to what it should hold, and knowing afterwards what it holds.
+
+One ``Syncer`` owns the rules of one family. It remembers only what the kernel accepted. A
+failure of any kind keeps everything pending, and the next attempt is a full sync: it reads
+which chains and jumps exist, writes every chain, and deletes what is left over. So whatever
+state the kernel is in, one accepted full sync makes it right.
+
+When the kernel refuses a *line*, the rest must go in without it. The guilty Service is the one
+that the line is for, if the tool named one. If it only said that the commit failed, the
+Services' own chains are written in batches, a refused batch is halved until one Service is left,
+and rules in shared chains are tried in a chain that no packet visits.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from agent.cluster.objects import Key
+from agent.rules import names
+from agent.rules.parse import canonical, parse_rule, parse_save
+from agent.sync.plan import KernelView, Planner
+from agent.sync.port import Refusal, RestoreError
+from agent.sync.setaside import Quarantine, SetAside
+from agent.sync.transaction import Block, Transaction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from agent.rules.ruleset import RuleSet
+    from agent.rules.static import BaseJump
+    from agent.state.store import Store
+    from agent.state.values import NodeView
+    from agent.sync.port import Kernel
+
+#: A chain that no packet visits, for asking the kernel about rules.
+PROBE_CHAIN = "KUBE-PROXY-PROBE"
+
+
+class SyncSettings(msgspec.Struct, frozen=True):
+    """How to write.
+
+    Attributes:
+        batch: Services whose own chains go into one transaction; None for everything in a
+            single restore, which is right where each restore copies the whole table.
+        cleanup_period: in a large cluster, stale chains are deleted at most once in this many
+            seconds.
+    """
+
+    batch: int | None
+    cleanup_period: float = 30.0
+
+
+class Outcome(msgspec.Struct):
+    """What one accepted sync did.
+
+    Attributes:
+        full: everything was written.
+        services: Services whose rules changed.
+        transactions: restores that were run.
+        lines: lines of restore input, by table.
+        deleted: chains that were deleted.
+        leftover: why stale chains could not be deleted, if so; they are tried again.
+        set_aside: Services that were set aside in this sync.
+    """
+
+    full: bool
+    services: int = 0
+    transactions: int = 0
+    lines: dict[str, int] = {}
+    deleted: int = 0
+    leftover: RestoreError | None = None
+    set_aside: dict[Key, SetAside] = {}
+
+
+class Syncer:
+    """Keeps the kernel's rules of one family."""
+
+    def __init__(
+        self,
+        rules: RuleSet,
+        kernel: Kernel,
+        settings: SyncSettings,
+        clock: Callable[[], float],
+    ) -> None:
+        self.rules = rules
+        self.kernel = kernel
+        self.settings = settings
+        self.planner = Planner(rules)
+        self.quarantine = Quarantine(clock)
+        self.generation = 0
+        self.needs_full = True
+        self._clock = clock
+        self._pending: set[Key] = set()
+        self._store: Store | None = None
+        self._cleaned: float | None = None
+
+    def sync(self, store: Store, *, full: bool = False) -> Outcome:
+        """Bring the kernel up to date with the store.
+
+        Args:
+            store: what should be; everything after the last call counts as changed.
+            full: write everything, even what has not changed.
+
+        Raises:
+            RestoreError: the kernel did not accept it; nothing is lost, call again.
+            ReadError: the kernel's state could not be read; likewise.
+        """
+        outcome = Outcome(full=full or self.needs_full)
+        self._store = store
+        self._take_changes(store)
+        self.needs_full = True  # until this attempt has succeeded
+        view = self._view() if outcome.full else None
+        services = sorted(self.rules.services.keys() | self._pending if view else self._pending)
+        outcome.services = len(self._pending)
+        self._apply(services, view, outcome)
+        self._pending.clear()
+        self._clean_up(outcome)
+        self.needs_full = False
+        return outcome
+
+    def set_node(self, store: Store, node: NodeView) -> None:
+        """Compile everything for a node that has changed; the next sync is full."""
+        self._pending |= self.rules.recompile(store, node)
+        self.needs_full = True
+
+    @property
+    def pending(self) -> int:
+        """Services whose rules differ from what the kernel accepted last."""
+        return len(self._pending)
+
+    # Changes -----------------------------------------------------------------------------
+
+    def _take_changes(self, store: Store) -> None:
+        snapshot = store.snapshot(self.generation)
+        changed = {record.key for record in snapshot.records}
+        freed = self.quarantine.changed(changed) | self.quarantine.due()
+        self.rules.set_aside -= freed
+        records = [record for key in freed - changed if (record := store.get(key)) is not None]
+        self._pending |= self.rules.update([*snapshot.records, *records], store)
+        self.generation = snapshot.generation
+
+    def _set_aside(self, key: Key, error: RestoreError, outcome: Outcome) -> None:
+        reason = error.stderr.strip() or str(error)
+        outcome.set_aside[key] = self.quarantine.add(key, reason)
+        self.rules.set_aside.add(key)
+        record = self._store.get(key) if self._store is not None else None
+        if record is not None:
+            self._pending |= self.rules.update([record], ())
+
+    # Reading -----------------------------------------------------------------------------
+
+    def _view(self) -> KernelView:
+        nat = parse_save(self.kernel.save("nat")).get("nat", {})
+        chains = frozenset(filter(names.is_service_chain, nat))
+        return KernelView(chains, self._missing_jumps())
+
+    def _missing_jumps(self) -> tuple[BaseJump, ...]:
+        jumps = self.planner.jumps()
+        present = {
+            (table, source): [
+                canonical(parse_rule(line.partition(f"-A {source} ")[2]))
+                for line in self.kernel.chain(table, source) or ()
+            ]
+            for table, source in {(jump.table, jump.source) for jump in jumps}
+        }
+        return tuple(
+            jump for jump in jumps if canonical(jump.rule) not in present[jump.table, jump.source]
+        )
+
+    # Writing -----------------------------------------------------------------------------
+
+    def _apply(self, services: Sequence[Key], view: KernelView | None, outcome: Outcome) -> None:
+        batch = self.settings.batch
+        if batch is None or len(services) <= batch:
+            try:
+                self._apply_at_once(services, view, outcome)
+            except RestoreError as error:
+                if error.refusal is not Refusal.INPUT:
+                    raise
+            else:
+                return
+        self._apply_in_parts(services, view, outcome)
+
+    def _apply_at_once(
+        self, services: Sequence[Key], view: KernelView | None, outcome: Outcome
+    ) -> None:
+        """One restore with everything; a Service whose line is refused is left out."""
+        while True:
+            own, gone = self.planner.own(services, rewrite=view is not None)
+            transaction = self.planner.switch(services, own, view=view)
+            # A full sync also finds chains that others may jump to; they are deleted apart.
+            stale = self.planner.accepted.stale | gone
+            deleted = stale if view is None and self._may_clean() else set[str]()
+            self.planner.append_deletions(transaction, deleted)
+            try:
+                self._restore(transaction, outcome)
+            except RestoreError as error:
+                if not self._blame(transaction, error, outcome):
+                    raise
+            else:
+                self._commit(services, transaction, gone, view)
+                self._deleted(deleted, outcome)
+                return
+
+    def _apply_in_parts(
+        self, services: Sequence[Key], view: KernelView | None, outcome: Outcome
+    ) -> None:
+        """Own chains in batches, then the shared chains."""
+        size = self.settings.batch or len(services) or 1
+        gone: set[str] = set()
+        for start in range(0, len(services), size):
+            gone |= self._write_own(services[start : start + size], view, outcome)
+        while True:
+            transaction = self.planner.switch(services, Block("nat"), view=view)
+            try:
+                self._restore(transaction, outcome)
+            except RestoreError as error:
+                if not self._blame(transaction, error, outcome) and not self._probe(
+                    transaction, error, outcome
+                ):
+                    raise
+            else:
+                self._commit(services, transaction, gone, view)
+                return
+
+    def _write_own(
+        self, services: Sequence[Key], view: KernelView | None, outcome: Outcome
+    ) -> set[str]:
+        """Write the own chains of some Services, halving what the kernel refuses."""
+        own, gone = self.planner.own(services, rewrite=view is not None)
+        transaction = Transaction([own] if own else [])
+        try:
+            self._restore(transaction, outcome)
+        except RestoreError as error:
+            if error.refusal is not Refusal.INPUT:
+                raise
+            if self._blame(transaction, error, outcome):
+                return self._write_own(services, view, outcome)
+            if len(services) == 1:
+                self._set_aside(services[0], error, outcome)
+                return gone
+            half = len(services) // 2
+            return self._write_own(services[:half], view, outcome) | self._write_own(
+                services[half:], view, outcome
+            )
+        return gone
+
+    def _blame(self, transaction: Transaction, error: RestoreError, outcome: Outcome) -> bool:
+        """Set aside the Service that a refused line is for; tells whether there was one."""
+        if error.refusal is not Refusal.INPUT:
+            return False
+        key = transaction.service_at(error.line)
+        if key is None or key in self.rules.set_aside:
+            return False
+        self._set_aside(key, error, outcome)
+        return True
+
+    def _probe(self, transaction: Transaction, error: RestoreError, outcome: Outcome) -> bool:
+        """Find the Services whose rules in shared chains the kernel refuses."""
+        if error.refusal is not Refusal.INPUT:
+            return False
+        found = False
+        for block in transaction.blocks:
+            by_service: dict[Key, list[str]] = {}
+            for line in block.lines:
+                if line.service is not None:
+                    by_service.setdefault(line.service, []).append(line.text)
+            for key in self._refused(block.table, by_service, list(by_service), outcome):
+                self._set_aside(key, error, outcome)
+                found = True
+        return found
+
+    def _refused(
+        self, table: str, lines: dict[Key, list[str]], keys: Sequence[Key], outcome: Outcome
+    ) -> list[Key]:
+        if not keys:
+            return []
+        probe = Block(table)
+        rules = [text.split(" ", 2)[2] for key in keys for text in lines[key]]
+        probe.write(PROBE_CHAIN, rules)
+        try:
+            self._restore(Transaction([probe]), outcome)
+        except RestoreError as error:
+            if error.refusal is not Refusal.INPUT:
+                raise
+            if len(keys) == 1:
+                return list(keys)
+            half = len(keys) // 2
+            return self._refused(table, lines, keys[:half], outcome) + self._refused(
+                table, lines, keys[half:], outcome
+            )
+        gone = Block(table)
+        gone.delete(PROBE_CHAIN)
+        self._restore(Transaction([gone]), outcome)
+        return []
+
+    def _restore(self, transaction: Transaction, outcome: Outcome) -> None:
+        if not transaction.blocks:
+            return
+        outcome.transactions += 1
+        self.kernel.restore(transaction.text())
+        for block in transaction.blocks:
+            outcome.lines[block.table] = outcome.lines.get(block.table, 0) + len(block.lines)
+
+    # After acceptance --------------------------------------------------------------------
+
+    def _commit(
+        self,
+        services: Collection[Key],
+        transaction: Transaction,
+        gone: set[str],
+        view: KernelView | None,
+    ) -> None:
+        accepted = self.planner.accepted
+        self.planner.commit({*services, *self._pending}, transaction)
+        wanted = {
+            chain
+            for key in services
+            for port in accepted.services.get(key, {}).values()
+            for chain, _ in port.chains
+        }
+        accepted.stale = (accepted.stale | gone | (view.chains if view else frozenset())) - wanted
+
+    def _may_clean(self) -> bool:
+        """In a large cluster, not more often than once per period."""
+        if self.rules.comments or self._cleaned is None:
+            return True
+        return self._clock() - self._cleaned >= self.settings.cleanup_period
+
+    def _clean_up(self, outcome: Outcome) -> None:
+        """Delete stale chains; that this fails (somebody jumps to one) must not fail the sync."""
+        stale = set(self.planner.accepted.stale)
+        if not stale or not self._may_clean():
+            return
+        try:
+            self._restore(self.planner.deletions(stale), outcome)
+        except RestoreError as error:
+            outcome.leftover = error
+            self._cleaned = self._clock()
+        else:
+            self._deleted(stale, outcome)
+
+    def _deleted(self, chains: set[str], outcome: Outcome) -> None:
+        if chains:
+            self.planner.accepted.stale -= chains
+            outcome.deleted += len(chains)
+            self._cleaned = self._clock()

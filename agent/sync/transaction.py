@@ -1,0 +1,80 @@
+"""A transaction as data: restore input that knows which Service each line is for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from agent.cluster.objects import Key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Line(msgspec.Struct, frozen=True, gc=False):
+    """One line of restore input, and the Service that it is for (None: nobody's)."""
+
+    text: str
+    service: Key | None = None
+
+
+class Block(msgspec.Struct):
+    """What one table gets: chains that are created or emptied, then lines in order.
+
+    A table's block is applied by the kernel at one instant.
+    """
+
+    table: str
+    chains: dict[str, Key | None] = {}
+    lines: list[Line] = []
+
+    def write(self, chain: str, rules: Iterable[str], service: Key | None = None) -> None:
+        """Create or empty a chain, and fill it."""
+        self.chains[chain] = service
+        self.lines += [Line(f"-A {chain} {rule}", service) for rule in rules]
+
+    def delete(self, chain: str) -> None:
+        """Empty a chain and delete it; nothing may jump to it any more."""
+        self.chains[chain] = None
+        self.lines.append(Line(f"-X {chain}"))
+
+    def __bool__(self) -> bool:
+        return bool(self.chains or self.lines)
+
+
+class Transaction(msgspec.Struct):
+    """Blocks that are handed to the tool together; each is atomic, in this order.
+
+    Chain lines are sorted by name: ``iptables-nft-restore`` keeps its chains in a sorted list,
+    and inserting in order costs it least.
+    """
+
+    blocks: list[Block]
+
+    def lines(self) -> list[Line]:
+        """All lines of the input, in order; line 1 of the input comes first."""
+        found: list[Line] = []
+        for block in self.blocks:
+            found.append(Line(f"*{block.table}"))
+            found += [
+                Line(f":{chain} - [0:0]", block.chains[chain]) for chain in sorted(block.chains)
+            ]
+            found += block.lines
+            found.append(Line("COMMIT"))
+        return found
+
+    def text(self) -> str:
+        """The input for ``iptables-restore --noflush``."""
+        return "\n".join([*(line.text for line in self.lines()), ""])
+
+    def services(self) -> set[Key]:
+        """The Services with a line in it."""
+        keys = {line.service for block in self.blocks for line in block.lines}
+        keys |= {key for block in self.blocks for key in block.chains.values()}
+        return {key for key in keys if key is not None}
+
+    def service_at(self, line: int | None) -> Key | None:
+        """The Service that a line (counted from 1) is for."""
+        lines = self.lines()
+        return lines[line - 1].service if line is not None and 0 < line <= len(lines) else None
