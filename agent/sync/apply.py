@@ -154,9 +154,14 @@ class Syncer:
     def _view(self) -> KernelView:
         nat = parse_save(self.kernel.save("nat")).get("nat", {})
         chains = frozenset(filter(names.is_service_chain, nat))
-        return KernelView(chains, self._missing_jumps())
+        return KernelView(chains, self.missing_jumps())
 
-    def _missing_jumps(self) -> tuple[BaseJump, ...]:
+    def missing_jumps(self) -> tuple[BaseJump, ...]:
+        """Those of our jumps that the built-in chains lack.
+
+        Raises:
+            ReadError: a built-in chain could not be read.
+        """
         jumps = self.planner.jumps()
         present = {
             (table, source): [
