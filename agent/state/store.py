@@ -98,6 +98,10 @@ class Store:
         """The record of a Service, if anything is known of it."""
         return self._records.get(key)
 
+    def service_of(self, endpoint_slice: Key) -> Key | None:
+        """The Service that a known slice belongs to."""
+        return self._slices.get(endpoint_slice)
+
     # Changes ---------------------------------------------------------------------------
 
     def put_service(self, service: Service) -> Change:

@@ -1,0 +1,259 @@
+"""The one thread's work: take events in, keep state, and sync each family when it is due.
+
+Everything that the agent knows is owned here, by a single thread, so there are no locks. Each
+family has its own pace and its own memory: one that fails does not hold up the other. Nothing
+is written before the first whole lists of Services and of EndpointSlices are known, since a
+partial view would take working rules away.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from agent.cluster.feed import Deleted, Rejected, Replaced, SourceFailed, Upserted
+from agent.cluster.objects import EndpointSlice, Kind, Node, Service, key_of
+from agent.state.node import NodeInfo, NodeSettings, node_info, node_view
+from agent.state.triggers import TriggerTimes, trigger_time
+from agent.state.values import Family
+from agent.sync.port import ReadError, RestoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Sequence
+
+    from agent.cluster.feed import Event
+    from agent.cluster.objects import Object
+    from agent.state.node import KernelFacts
+    from agent.state.store import Change, Store
+    from agent.sync.apply import Syncer
+    from agent.sync.audit import Audit
+    from agent.sync.observe import Observer
+    from agent.sync.pace import Pace
+
+
+class SourceEndedError(Exception):
+    """The source of objects failed for good; ``refused`` tells a refusal by the API server."""
+
+    def __init__(self, failed: SourceFailed) -> None:
+        self.refused = failed.refused
+        super().__init__(str(failed.error))
+
+
+class FactsChanged(msgspec.Struct, frozen=True):
+    """Something about the kernel may have changed, such as the interfaces' addresses."""
+
+
+@dataclass(frozen=True)
+class Track:
+    """What one family has of its own."""
+
+    family: Family
+    syncer: Syncer
+    pace: Pace
+    audit: Audit
+    triggers: TriggerTimes
+
+
+class Controller:
+    """State, and what is done about it."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        tracks: Sequence[Track],
+        settings: NodeSettings,
+        facts: Callable[[Family], KernelFacts],
+        observer: Observer,
+        clock: Callable[[], float],
+    ) -> None:
+        self.store = store
+        self.tracks = tracks
+        self._settings = settings
+        self._facts = facts
+        self._observer = observer
+        self._clock = clock
+        self._info: NodeInfo | None = None
+        self._listed: set[Kind] = set()
+
+    @property
+    def ready(self) -> bool:
+        """Whether the first lists of Services and EndpointSlices are complete."""
+        return {Kind.SERVICE, Kind.SLICE} <= self._listed
+
+    # Events ------------------------------------------------------------------------------
+
+    def handle(self, event: Event | FactsChanged) -> None:
+        """Take in one event.
+
+        Raises:
+            SourceEndedError: the source failed for good.
+        """
+        match event:
+            case SourceFailed():
+                raise SourceEndedError(event) from event.error
+            case FactsChanged():
+                self._refresh_views()
+            case Rejected():
+                self._reject(event)
+            case Replaced(Kind.NODE) | Upserted(Kind.NODE) | Deleted(Kind.NODE):
+                self._handle_node(event)
+            case Replaced():
+                self._replace(event)
+            case Upserted(kind, obj):
+                self._observer.changed(kind)
+                self._accept(kind, self._upsert(obj))
+            case Deleted(kind):
+                self._observer.changed(kind)
+                self._accept(kind, self._delete(event))
+
+    def _replace(self, event: Replaced) -> None:
+        for rejected in event.rejected:
+            self._observer.rejected(rejected)
+        self._observer.changed(event.kind)
+        if event.kind is Kind.SERVICE:
+            services = [obj for obj in event.objects if isinstance(obj, Service)]
+            change = self.store.replace_services(services)
+        else:
+            slices = [obj for obj in event.objects if isinstance(obj, EndpointSlice)]
+            change = self.store.replace_slices(slices)
+        self._accept(event.kind, change)
+        if event.kind not in self._listed:
+            self._listed.add(event.kind)
+            self._observer.listed(event.kind)
+            if self.ready:
+                self._request(set(Family))
+
+    def _reject(self, event: Rejected) -> None:
+        """An object that cannot be used counts as absent."""
+        self._observer.rejected(event)
+        if event.key is not None and event.kind is not Kind.NODE:
+            self._accept(event.kind, self._delete(Deleted(event.kind, event.key)))
+
+    def _upsert(self, obj: object) -> Change:
+        if isinstance(obj, EndpointSlice):
+            change = self.store.put_slice(obj)
+            service = self.store.service_of(key_of(obj))
+            if service is not None:
+                for track in self._of(change.families):
+                    track.triggers.note(service, trigger_time(obj))
+            return change
+        if isinstance(obj, Service):
+            return self.store.put_service(obj)
+        raise TypeError(f"a source handed over a {type(obj).__name__}")
+
+    def _delete(self, event: Deleted) -> Change:
+        if event.kind is Kind.SERVICE:
+            return self.store.delete_service(event.key)
+        service = self.store.service_of(event.key)
+        if service is not None:
+            for track in self.tracks:
+                track.triggers.drop(service)
+        return self.store.delete_slice(event.key)
+
+    def _accept(self, kind: Kind, change: Change) -> None:
+        for problem in change.problems:
+            self._observer.problem(kind, problem)
+        self._request(change.families)
+
+    def _of(self, families: Container[Family]) -> list[Track]:
+        return [track for track in self.tracks if track.family in families]
+
+    def _request(self, families: Container[Family]) -> None:
+        for track in self._of(families):
+            track.pace.request()
+            self._observer.queued(track.family)
+
+    # The node ----------------------------------------------------------------------------
+
+    def _handle_node(self, event: Replaced | Upserted | Deleted) -> None:
+        """Only this node matters; a list without it means that it does not exist."""
+        name = self._settings.name
+        match event:
+            case Replaced(_, objects):
+                mine = [obj for obj in objects if obj.metadata.name == name]
+                self._put_node(mine[0] if mine else None)
+            case Upserted(_, obj) if obj.metadata.name == name:
+                self._put_node(obj)
+            case Deleted(_, key) if key.name == name:
+                self._put_node(None)
+
+    def _put_node(self, node: Object | None) -> None:
+        info = node_info(node) if isinstance(node, Node) else None
+        if Kind.NODE in self._listed and info == self._info:
+            return
+        self._listed.add(Kind.NODE)
+        self._info = info
+        self._observer.node(info)
+        self._refresh_views()
+
+    def _refresh_views(self) -> None:
+        """Recompute what rules depend on; only a real difference is a change."""
+        for track in self.tracks:
+            facts = self._facts(track.family)
+            view = node_view(track.family, self._settings, self._info or NodeInfo(), facts)
+            if view != track.syncer.rules.node:
+                track.syncer.set_node(self.store, view)
+                self._observer.view(view)
+                if self.ready:
+                    self._request({track.family})
+
+    # Work --------------------------------------------------------------------------------
+
+    def wait_until(self) -> float | None:
+        """When there is work to do, in clock seconds; None while there can be none."""
+        if not self.ready:
+            return None
+        times = [track.pace.sync_at() for track in self.tracks]
+        times += [track.pace.check_at() for track in self.tracks]
+        times += [track.syncer.quarantine.next_due() for track in self.tracks]
+        return min((time for time in times if time is not None), default=None)
+
+    def step(self) -> None:
+        """Do what is due: audits, then syncs."""
+        if not self.ready:
+            return
+        for track in self.tracks:
+            if track.pace.check_at() <= self._clock():
+                self._check(track)
+            due = track.syncer.quarantine.next_due()
+            if due is not None and due <= self._clock():
+                track.pace.request()
+            sync_at = track.pace.sync_at()
+            if sync_at is not None and sync_at <= self._clock():
+                self._sync(track)
+        self.store.forget(min((track.syncer.generation for track in self.tracks), default=0))
+
+    def _check(self, track: Track) -> None:
+        """Compare the kernel with what it accepted; a failed sync is retried anyway."""
+        track.pace.checked()
+        if track.syncer.needs_full:
+            return
+        self._refresh_views()
+        started = self._clock()
+        try:
+            differences = track.audit.run()
+        except ReadError as error:
+            self._observer.audit_failed(track.family, error)
+            return
+        self._observer.audited(track.family, differences, self._clock() - started)
+        if differences:
+            track.syncer.needs_full = True
+            self._request({track.family})
+
+    def _sync(self, track: Track) -> None:
+        full = track.pace.full_due()
+        track.pace.started()
+        self._observer.starting(track.family)
+        started = self._clock()
+        try:
+            outcome = track.syncer.sync(self.store, full=full)
+        except (RestoreError, ReadError) as error:
+            retry = track.pace.failed()
+            self._observer.failed(track.family, error, self._clock() - started, retry)
+            return
+        track.pace.succeeded(full=outcome.full)
+        seconds = self._clock() - started
+        self._observer.synced(track.syncer, outcome, seconds, track.triggers.take())
