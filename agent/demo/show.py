@@ -49,7 +49,7 @@ class Report:
             )
         chance = p_value(counts)
         self.line(
-            f"  chi-square p = {chance:.3f}: {chance:.0%} of fair lotteries are at least this uneven"
+            f"  chi-square p = {chance:.3f}: {chance:.0%} of fair lotteries are this uneven or more"
         )
         return chance
 

@@ -63,19 +63,23 @@ class UdpServices:
     def __init__(self, family: Family) -> None:
         self._family = family
         self._services: dict[Key, list[tuple[ServicePort, frozenset[Address]]]] = {}
+        self._changed = True
 
-    def update(self, records: Iterable[Record]) -> bool:
-        """Take in records that changed; tells whether a UDP service port is or was among them."""
-        touched = False
+    def take_changed(self) -> bool:
+        """Whether anything may be different since this was last asked; at first it may."""
+        changed, self._changed = self._changed, False
+        return changed
+
+    def update(self, records: Iterable[Record]) -> None:
+        """Take in records that changed."""
         for record in records:
             ports = [p for p in record.service_ports(self._family) if p.protocol == "udp"]
-            touched |= self._services.pop(record.key, None) is not None or bool(ports)
+            self._changed |= self._services.pop(record.key, None) is not None or bool(ports)
             if ports:
                 endpoints = record.endpoints(self._family)
                 self._services[record.key] = [
                     (port, _serving(endpoints.get((port.port_name, "udp"), ()))) for port in ports
                 ]
-        return touched
 
     def table(self, node_ips: Collection[str]) -> UdpTable:
         """The table as of now."""

@@ -23,6 +23,7 @@ class HealthPorts:
         self._family = family
         self._ports: dict[Key, int] = {}
         self._ready: dict[Key, int] = {}
+        self._changed = True
 
     @property
     def ports(self) -> dict[Key, int]:
@@ -34,9 +35,13 @@ class HealthPorts:
         """Local ready endpoints by Service, for the Services in ``ports``; addresses count once."""
         return dict(self._ready)
 
-    def update(self, records: Iterable[Record]) -> bool:
-        """Take in records that changed; tells whether anything is different now."""
-        different = False
+    def take_changed(self) -> bool:
+        """Whether anything is different since this was last asked; at first it is."""
+        changed, self._changed = self._changed, False
+        return changed
+
+    def update(self, records: Iterable[Record]) -> None:
+        """Take in records that changed."""
         for record in records:
             before = self._ports.pop(record.key, 0), self._ready.pop(record.key, 0)
             ports = record.service_ports(self._family)
@@ -45,8 +50,7 @@ class HealthPorts:
                 self._ports[record.key] = number
                 self._ready[record.key] = local_ready(record, self._family)
             after = self._ports.get(record.key, 0), self._ready.get(record.key, 0)
-            different |= before != after
-        return different
+            self._changed |= before != after
 
 
 def local_ready(record: Record, family: Family) -> int:

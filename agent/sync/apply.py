@@ -13,7 +13,7 @@ and rules in shared chains are tried in a chain that no packet visits.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -30,12 +30,19 @@ if TYPE_CHECKING:
 
     from agent.rules.ruleset import RuleSet
     from agent.rules.static import BaseJump
-    from agent.state.store import Store
+    from agent.state.store import Record, Store
     from agent.state.values import NodeView
     from agent.sync.port import Kernel
 
 #: A chain that no packet visits, for asking the kernel about rules.
 PROBE_CHAIN = "KUBE-PROXY-PROBE"
+
+
+class Follower(Protocol):
+    """Something else that is kept from the same changes, Service by Service."""
+
+    def update(self, records: Sequence[Record]) -> None:
+        """Take in records that changed."""
 
 
 class SyncSettings(msgspec.Struct, frozen=True):
@@ -83,6 +90,7 @@ class Syncer:
         kernel: Kernel,
         settings: SyncSettings,
         clock: Callable[[], float],
+        followers: Sequence[Follower] = (),
     ) -> None:
         self.rules = rules
         self.kernel = kernel
@@ -92,6 +100,7 @@ class Syncer:
         self.generation = 0
         self.needs_full = True
         self._clock = clock
+        self._followers = followers
         self._pending: set[Key] = set()
         self._store: Store | None = None
         self._cleaned: float | None = None
@@ -139,6 +148,8 @@ class Syncer:
         self.rules.set_aside -= freed
         records = [record for key in freed - changed if (record := store.get(key)) is not None]
         self._pending |= self.rules.update([*snapshot.records, *records], store)
+        for follower in self._followers:
+            follower.update(snapshot.records)
         self.generation = snapshot.generation
 
     def _set_aside(self, key: Key, error: RestoreError, outcome: Outcome) -> None:

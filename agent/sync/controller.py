@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from agent.cluster.feed import Event
     from agent.cluster.objects import Object
+    from agent.state.flows import UdpServices
+    from agent.state.healthports import HealthPorts
     from agent.state.node import KernelFacts
     from agent.state.store import Change, Store
     from agent.sync.apply import Syncer
@@ -54,6 +56,8 @@ class Track:
     pace: Pace
     audit: Audit
     triggers: TriggerTimes
+    health: HealthPorts
+    udp: UdpServices
 
 
 class Controller:
@@ -77,6 +81,7 @@ class Controller:
         self._clock = clock
         self._info: NodeInfo | None = None
         self._listed: set[Kind] = set()
+        self._node_ips: dict[Family, list[str]] = {}
 
     @property
     def ready(self) -> bool:
@@ -193,6 +198,7 @@ class Controller:
         """Recompute what rules depend on; only a real difference is a change."""
         for track in self.tracks:
             facts = self._facts(track.family)
+            self._node_ips[track.family] = [cidr.partition("/")[0] for cidr in facts.addresses]
             view = node_view(track.family, self._settings, self._info or NodeInfo(), facts)
             if view != track.syncer.rules.node:
                 track.syncer.set_node(self.store, view)
@@ -257,3 +263,13 @@ class Controller:
         track.pace.succeeded(full=outcome.full)
         seconds = self._clock() - started
         self._observer.synced(track.syncer, outcome, seconds, track.triggers.take())
+        self._follow(track)
+
+    def _follow(self, track: Track) -> None:
+        """What goes with accepted rules: health check ports, and the flows that they leave."""
+        view = track.syncer.rules.node
+        if track.health.take_changed():
+            self._observer.health_ports(view, track.health.ports, track.health.ready)
+        if track.udp.take_changed():
+            ips = self._node_ips.get(track.family, ())
+            self._observer.flows(track.family, track.udp.table(ips))

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from agent.cluster.feed import Rejected
-    from agent.cluster.objects import Kind
+    from agent.cluster.objects import Key, Kind
+    from agent.state.flows import UdpTable
     from agent.state.node import NodeInfo
     from agent.state.services import Problem
     from agent.state.values import Family, NodeView
@@ -48,6 +49,14 @@ class Observer(Protocol):
         self, syncer: Syncer, outcome: Outcome, seconds: float, triggers: Sequence[float]
     ) -> None:
         """The kernel accepted a sync; ``triggers`` are the times of the changes in it."""
+
+    def health_ports(
+        self, view: NodeView, ports: Mapping[Key, int], ready: Mapping[Key, int]
+    ) -> None:
+        """Health check node ports of a family, and local ready endpoints behind them."""
+
+    def flows(self, family: Family, table: UdpTable) -> None:
+        """The kernel accepted rules; UDP flows should now be as in the table."""
 
     def failed(
         self, family: Family, error: RestoreError | ReadError, seconds: float, retry: float
