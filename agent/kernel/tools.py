@@ -1,0 +1,126 @@
+"""Running the iptables programs: no shell, little environment, a session of their own, an end.
+
+A program runs in a session of its own, so a Ctrl-C or a SIGTERM that a terminal or a supervisor
+sends to the agent's process group does not cut a running transaction short; the agent finishes
+it and then ends. (A transaction that is cut short is not half applied: both backends hand a
+table to the kernel in one call.)
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from agent.kernel.errors import ToolMissingError, ToolTimeoutError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+#: Where the programs are before PATH is searched, in this order.
+DIRECTORIES = (Path("/usr/sbin"), Path("/sbin"))
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+#: Variables that iptables itself reads; the others of the agent's environment stay outside.
+_PASSED_ON = ("XTABLES_LOCKFILE", "XTABLES_LIBDIR")
+_REAP_SECONDS = 5.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Finished:
+    """How a program ended.
+
+    Attributes:
+        status: exit status; negative is the signal that killed it.
+        out: what it printed.
+        err: what it complained about.
+    """
+
+    status: int
+    out: str
+    err: str
+
+
+class Runner(Protocol):
+    """Runs a program to its end."""
+
+    def run(self, argv: Sequence[str], *, stdin: str = "", timeout: float) -> Finished:
+        """Run ``argv`` with text on its standard input, for at most ``timeout`` seconds.
+
+        Raises:
+            ToolMissingError: it cannot be started.
+            ToolTimeoutError: it did not end in time and was killed.
+        """
+
+
+class SubprocessRunner:
+    """Runs programs as child processes, in the network namespace of the calling thread."""
+
+    def __init__(self, environment: Mapping[str, str] | None = None) -> None:
+        """Take what programs may see from ``environment``, by default this process's."""
+        source = os.environ if environment is None else environment
+        self._environment = {"PATH": _PATH, "LC_ALL": "C", "LANG": "C"} | {
+            name: source[name] for name in _PASSED_ON if name in source
+        }
+
+    def run(self, argv: Sequence[str], *, stdin: str = "", timeout: float) -> Finished:
+        """Run ``argv`` with text on its standard input, for at most ``timeout`` seconds.
+
+        Raises:
+            ToolMissingError: it cannot be started.
+            ToolTimeoutError: it did not end in time and was killed.
+        """
+        process = self._start(argv)
+        try:
+            out, err = process.communicate(stdin, timeout=timeout)
+        except subprocess.TimeoutExpired as error:
+            fate = _kill(process)
+            raise ToolTimeoutError(
+                f"{' '.join(argv)} did not end within {timeout:g} s and {fate}"
+            ) from error
+        except BaseException:
+            _kill(process)
+            raise
+        return Finished(process.returncode, out, err)
+
+    def _start(self, argv: Sequence[str]) -> subprocess.Popen[str]:
+        try:
+            return subprocess.Popen(
+                list(argv),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=self._environment,
+                cwd="/",
+                start_new_session=True,
+                encoding="utf-8",
+                errors="backslashreplace",
+            )
+        except OSError as error:
+            raise ToolMissingError(
+                f"{argv[0]} cannot be started: {error.strerror}; install iptables,"
+                " or correct its permissions"
+            ) from error
+
+
+def find(name: str) -> Path | None:
+    """The program's path: /usr/sbin, /sbin, then PATH; None if it is nowhere."""
+    search = [*DIRECTORIES, *map(Path, os.environ.get("PATH", "").split(os.pathsep))]
+    for directory in search:
+        path = directory / name
+        if directory.is_absolute() and os.access(path, os.X_OK) and path.is_file():
+            return path
+    return None
+
+
+def _kill(process: subprocess.Popen[str]) -> str:
+    """Kill a program and what it started; says how that went."""
+    # The group is the program's own (it leads a session), and it exists until it is reaped.
+    os.killpg(process.pid, signal.SIGKILL)
+    try:
+        process.communicate(timeout=_REAP_SECONDS)
+    except subprocess.TimeoutExpired:
+        return f"process {process.pid} does not die of SIGKILL: it hangs inside the kernel"
+    return "was killed"
