@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# Installs what the project needs and is not there: system packages by apt, and a virtual
+# environment in .venv. Usage: hack/setup.sh run|test
+set -euo pipefail
+cd "$(dirname "$0")/.."
+what="${1:-run}"
+python="${PYTHON:-python3}"
+
+missing=()
+need() { # need COMMAND PACKAGE: the package, unless the command is there
+  command -v "$1" >/dev/null 2>&1 || [ -x "/usr/sbin/$1" ] || [ -x "/sbin/$1" ] || missing+=("$2")
+}
+need xtables-nft-multi iptables
+need conntrack conntrack
+need ip iproute2
+need "$python" python3
+"$python" -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
+if [ "$what" = test ]; then
+  need nfacct nfacct
+  # python-iptables, which the tests read legacy tables with, has no wheel.
+  need gcc gcc
+  "$python" - <<'EOF' 2>/dev/null || missing+=(python3-dev libc6-dev)
+import pathlib, sys, sysconfig
+sys.exit(not pathlib.Path(sysconfig.get_path("include"), "Python.h").exists())
+EOF
+fi
+if [ "${#missing[@]}" -gt 0 ]; then
+  if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null 2>&1; then
+    echo "missing: ${missing[*]}; install them (as root, with apt-get: apt-get install ${missing[*]})" >&2
+    exit 3
+  fi
+  echo "installing ${missing[*]}"
+  log="$(mktemp)"
+  if ! { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
+    cat "$log" >&2
+    exit 3
+  fi
+fi
+
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+  echo "$python is $("$python" --version 2>&1), and 3.11 or newer is needed: set PYTHON to one" >&2
+  exit 3
+}
+
+stamp=".venv/.$what-$(cksum <pyproject.toml | tr ' ' -)"
+[ -e "$stamp" ] && exit 0
+echo "setting up .venv with $("$python" --version)"
+[ -x .venv/bin/python ] || "$python" -m venv .venv
+pip=(.venv/bin/python -m pip --quiet --disable-pip-version-check install)
+"${pip[@]}" --upgrade 'pip>=25.1'
+case "$what" in
+  run) "${pip[@]}" --editable . ;;
+  test) "${pip[@]}" --editable '.[legacy]' --group test --group lint ;;
+  *) echo "usage: hack/setup.sh run|test" >&2; exit 2 ;;
+esac
+touch "$stamp"
