@@ -246,8 +246,16 @@ def decode(kind: Kind, raw: bytes | msgspec.Raw) -> Object:
 
 
 def convert(kind: Kind, obj: object) -> Object:
-    """Turn a parsed YAML or JSON document into a typed object; errors as ``decode``."""
-    return decode(kind, msgspec.json.encode(obj, enc_hook=str))
+    """Turn a parsed YAML or JSON document into a typed object; errors as ``decode``.
+
+    YAML can say what JSON cannot: numbers of any size, keys of any type, a list within itself.
+    """
+    try:
+        raw = msgspec.json.encode(obj, enc_hook=str)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        meta = obj.get("metadata") if isinstance(obj, dict) else None
+        raise UnusableObjectError(kind, _key_in(meta), f"it is not JSON: {error}") from error
+    return decode(kind, raw)
 
 
 def key_of(obj: Object) -> Key:
@@ -264,8 +272,13 @@ def is_ours(obj: Object) -> bool:
 def _identify(raw: bytes | msgspec.Raw) -> Key | None:
     """Namespace and name of an object that does not decode, if they can be read."""
     try:
-        meta = _META.decode(_IDENTITY.decode(raw)["metadata"])
+        return _key_in(_META.decode(_IDENTITY.decode(raw)["metadata"]))
     except (msgspec.DecodeError, ValueError, KeyError, RecursionError):
+        return None
+
+
+def _key_in(meta: object) -> Key | None:
+    if not isinstance(meta, dict):
         return None
     name, namespace = meta.get("name"), meta.get("namespace", "")
     if isinstance(name, str) and isinstance(namespace, str):
