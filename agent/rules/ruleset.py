@@ -121,6 +121,23 @@ class RuleSet:
             chains[place] = [(None, rule.text()) for rule in rules]
         return chains
 
+    def counts(self) -> dict[str, int]:
+        """Number of rules by table."""
+        own = sum(port.rules for ports in self.services.values() for port in ports.values())
+        counts = {"filter": 0, "nat": own}
+        for place in Place:
+            counts[place.value[0]] += self.dispatch.count(place)
+        for (table, _), rules in static_chains(self.node).items():
+            counts[table] += len(rules)
+        counts["nat"] += len(node_port_tail(self.node))
+        return counts
+
+    def without_local_endpoints(self) -> tuple[int, int]:
+        """Service ports whose internal, and whose external traffic is dropped here."""
+        ports = [port for ports in self.services.values() for port in ports.values()]
+        internal = sum(port.no_local_internal for port in ports)
+        return internal, sum(port.no_local_external for port in ports)
+
     def tables(self) -> Tables:
         """Everything, as table -> chain -> rules; for comparing and for people."""
         tables: Tables = {table: {} for table in BASE_CHAINS}

@@ -60,6 +60,7 @@ class KernelFacts(msgspec.Struct, frozen=True):
         random_fully: MASQUERADE takes ``--random-fully``.
         count_invalid: the nfacct counter of the INVALID rule exists and can be matched.
         count_localhost: likewise for localhost node ports.
+        localnet: packets from 127.0.0.1 can be routed (sysctl ``route_localnet``).
         addresses: this node's interface addresses, as CIDRs.
     """
 
@@ -67,6 +68,7 @@ class KernelFacts(msgspec.Struct, frozen=True):
     random_fully: bool = True
     count_invalid: bool = False
     count_localhost: bool = False
+    localnet: bool = True
     addresses: tuple[str, ...] = ()
 
 
@@ -111,11 +113,7 @@ def node_view(
     ip = first_of_family(family, (*settings.ips, *info.ips))
     detect, value = _detector(family, settings, info)
     wanted = _node_port_ranges(family, settings, ip)
-    localhost = (
-        family is Family.V4
-        and settings.localhost_node_ports
-        and (wanted is None or any(_holds_loopback(cidr) for cidr in wanted))
-    )
+    localhost = facts.localnet and wants_localnet(family, settings)
     return NodeView(
         family=family,
         name=settings.name,
@@ -132,6 +130,18 @@ def node_view(
         detect_value=value,
         node_port_ips=None if wanted is None else _matching(wanted, facts.addresses),
     )
+
+
+def wants_localnet(family: Family, settings: NodeSettings) -> bool:
+    """Whether node ports should answer on 127.0.0.1, which takes ``route_localnet``.
+
+    The addresses of node ports must include it; ``primary`` does not. Never for IPv6, where
+    ::1 cannot be routed.
+    """
+    if family is not Family.V4 or not settings.localhost_node_ports:
+        return False
+    wanted = _node_port_ranges(family, settings, "")
+    return wanted is None or any(_holds_loopback(cidr) for cidr in wanted)
 
 
 def first_of_family(family: Family, texts: Iterable[str]) -> str:

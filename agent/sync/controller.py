@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Container, Sequence
 
     from agent.cluster.feed import Event
-    from agent.cluster.objects import Object
+    from agent.cluster.objects import Key, Object
     from agent.state.flows import UdpServices
     from agent.state.healthports import HealthPorts
     from agent.state.node import KernelFacts
@@ -109,10 +109,10 @@ class Controller:
                 self._replace(event)
             case Upserted(kind, obj):
                 self._observer.changed(kind)
-                self._accept(kind, self._upsert(obj))
-            case Deleted(kind):
+                self._accept_one(kind, key_of(obj), self._upsert(obj))
+            case Deleted(kind, key):
                 self._observer.changed(kind)
-                self._accept(kind, self._delete(event))
+                self._accept_one(kind, key, self._delete(event))
 
     def _replace(self, event: Replaced) -> None:
         for rejected in event.rejected:
@@ -157,6 +157,11 @@ class Controller:
             for track in self.tracks:
                 track.triggers.drop(service)
         return self.store.delete_slice(event.key)
+
+    def _accept_one(self, kind: Kind, key: Key, change: Change) -> None:
+        if not change.problems:
+            self._observer.settled(kind, key)
+        self._accept(kind, change)
 
     def _accept(self, kind: Kind, change: Change) -> None:
         for problem in change.problems:
@@ -250,7 +255,7 @@ class Controller:
             self._request({track.family})
 
     def _sync(self, track: Track) -> None:
-        full = track.pace.full_due()
+        full = track.pace.full_due() or track.syncer.needs_full
         track.pace.started()
         self._observer.starting(track.family)
         started = self._clock()
@@ -258,7 +263,8 @@ class Controller:
             outcome = track.syncer.sync(self.store, full=full)
         except (RestoreError, ReadError) as error:
             retry = track.pace.failed()
-            self._observer.failed(track.family, error, self._clock() - started, retry)
+            seconds = self._clock() - started
+            self._observer.failed(track.family, error, seconds, retry, full=full)
             return
         track.pace.succeeded(full=outcome.full)
         seconds = self._clock() - started

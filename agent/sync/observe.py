@@ -30,6 +30,9 @@ class Observer(Protocol):
     def problem(self, kind: Kind, problem: Problem) -> None:
         """A part of an object was left out."""
 
+    def settled(self, kind: Kind, key: Key) -> None:
+        """An object was put without a problem, or is gone."""
+
     def listed(self, kind: Kind) -> None:
         """The first whole list of a kind is known."""
 
@@ -59,7 +62,13 @@ class Observer(Protocol):
         """The kernel accepted rules; UDP flows should now be as in the table."""
 
     def failed(
-        self, family: Family, error: RestoreError | ReadError, seconds: float, retry: float
+        self,
+        family: Family,
+        error: RestoreError | ReadError,
+        seconds: float,
+        retry: float,
+        *,
+        full: bool,
     ) -> None:
         """A sync failed, and is tried again in ``retry`` seconds."""
 

@@ -1,0 +1,1 @@
+"""What the commands do that are not the daemon; ``agent.cli`` parses and prints."""

@@ -1,0 +1,381 @@
+"""``onenth run``: everything wired together, and the one loop that owns it.
+
+Threads: one per watch (``cluster``), one per HTTP server (``serve``), one that sweeps UDP flows
+and one that listens for addresses (``kernel``). They put events on one queue, or read numbers;
+only the loop here touches state, rules and the kernel's tables. A thread that dies puts a
+failure on the queue, which ends the process: a restart is better than an agent that looks
+alive and does nothing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import random
+import signal
+import time
+from typing import TYPE_CHECKING
+
+from agent import __version__, logs
+from agent.cluster.feed import SourceFailed
+from agent.config.load import describe
+from agent.config.node import node_settings
+from agent.kernel import facts as kernel_facts
+from agent.kernel.addresses import AddressWatcher
+from agent.kernel.detect import Backend, choose, refuse_conflict
+from agent.kernel.errors import HostError
+from agent.kernel.iptables import Capabilities, Iptables, probe
+from agent.kernel.sweeper import FlowSweeper
+from agent.kernel.sysctl import ROUTE_LOCALNET, Result, Sysctls, apply_conntrack
+from agent.kernel.tools import SubprocessRunner
+from agent.rules.ruleset import RuleSet
+from agent.rules.service import COUNTER_LOCALHOST
+from agent.rules.static import COUNTER_INVALID
+from agent.serve.health import HealthState
+from agent.serve.http import BindError, HttpServer
+from agent.serve.metrics import Metrics
+from agent.serve.nodeports import HealthCheckPorts
+from agent.serve.report import MeteredKernel, Reporter
+from agent.serve.routes import metrics_route, probe_routes
+from agent.state.flows import UdpServices
+from agent.state.healthports import HealthPorts
+from agent.state.node import NodeInfo, NodeSettings, node_view, wants_localnet
+from agent.state.store import Store
+from agent.state.triggers import TriggerTimes
+from agent.state.values import Family
+from agent.sync.apply import Syncer, SyncSettings
+from agent.sync.audit import Audit
+from agent.sync.controller import Controller, FactsChanged, SourceEndedError, Track
+from agent.sync.pace import Pace, PaceSettings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from agent.cluster.feed import Event, Source
+    from agent.config.load import Loaded
+    from agent.config.model import Config
+    from agent.kernel.detect import Choice
+    from agent.serve.nodeports import PortFailure
+    from agent.sync.port import Kernel
+
+#: Services in one transaction of a backend whose time grows faster than the transaction.
+BATCHES = {Backend.NFT: 50, Backend.LEGACY: None}
+#: A syncPeriod's worth of waiting is normal; twice that is not (as in kube-proxy).
+_LATE = 2
+_MAX_EVENTS = 10_000
+
+
+class StartError(Exception):
+    """The configuration asks for something that cannot be had (exit code 2)."""
+
+
+class _Stop:
+    """On the queue: end the loop."""
+
+
+def run(loaded: Loaded) -> int:
+    """Run until a signal or a failure; returns the exit code.
+
+    Raises:
+        HostError: a tool, a privilege or a working family is missing (exit code 3).
+        KernelError: the other backend already holds Service rules (exit code 1).
+        StartError: credentials or manifests cannot be used (exit code 2).
+    """
+    config = loaded.config
+    logs.setup(config.logging.format, config.logging.verbosity)
+    log = logs.get()
+    log.info("starting", version=__version__, node=config.hostname_override, pid=os.getpid())
+    for key, value, source in describe(loaded):
+        log.info("setting", key=key, value=value, source=source)
+    for remark in loaded.ignored:
+        log.warning("setting is ignored", remark=remark)
+    agent = _Agent(config)
+    try:
+        return agent.run()
+    except BindError as error:
+        log.error("cannot serve", error=str(error))  # noqa: TRY400  for people: no traceback
+        return 1
+    finally:
+        agent.close()
+
+
+class _Agent:
+    """The parts, made in order and taken down in reverse."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._log = logs.get()
+        self._queue: queue.SimpleQueue[Event | FactsChanged | _Stop] = queue.SimpleQueue()
+        self._cleanups = contextlib.ExitStack()
+        self._runner = SubprocessRunner()
+        self._sysctls = Sysctls()
+        self._settings = node_settings(config)
+        self._capabilities = self._probe()
+        self._facts = self._prepare_kernel()
+        families = self._families()
+        self._metrics = self._make_metrics(families)
+        self._health = HealthState(config.iptables.sync_period * _LATE, families)
+        self._ports = HealthCheckPorts(lambda: self._health.healthy, self._port_failed)
+        self._sweeper = FlowSweeper(_SweepReports(self._metrics), self._died)
+        self._source = self._make_source()
+        self._controller = self._make_controller(families)
+
+    def close(self) -> None:
+        """Take everything down; rules stay."""
+        self._cleanups.close()
+
+    # Kernel ------------------------------------------------------------------------------
+
+    def _probe(self) -> Capabilities:
+        choice = choose(self._config.iptables.backend, self._runner)
+        refuse_conflict(choice, self._runner)
+        counters, refused = kernel_facts.make_counters()
+        for name, reason in refused.items():
+            self._log.warning(
+                "no nfacct counter; its metric is absent", counter=name, reason=reason
+            )
+        found = probe(choice.tool, choice.reason, runner=self._runner, counters=counters)
+        self._log_capabilities(choice, found)
+        return found
+
+    def _log_capabilities(self, choice: Choice, found: Capabilities) -> None:
+        self._log.info(
+            "iptables",
+            backend=found.backend.value,
+            reason=choice.reason,
+            version=".".join(map(str, found.tool.version)),
+            path=str(found.tool.path),
+            families=[family.value for family in found.families],
+            random_fully=found.random_fully,
+        )
+        for family, reason in found.missing.items():
+            self._log.warning("a family does not work here", family=family.value, reason=reason)
+        for (family, name), reason in found.uncounted.items():
+            self._log.warning(
+                "rules do without an nfacct counter",
+                family=family.value,
+                counter=name,
+                reason=reason,
+            )
+
+    def _prepare_kernel(self) -> kernel_facts.Facts:
+        outcomes = apply_conntrack(self._config.conntrack, sysctls=self._sysctls)
+        localnet = True
+        if wants_localnet(Family.V4, self._settings):
+            outcome = self._sysctls.ensure(ROUTE_LOCALNET, 1)
+            localnet = outcome.result is not Result.REFUSED
+            outcomes.append(outcome)
+        for outcome in outcomes:
+            if outcome.result is Result.REFUSED:
+                self._log.warning(
+                    "a kernel setting could not be changed",
+                    name=outcome.name,
+                    wanted=outcome.wanted,
+                    present=outcome.before,
+                    reason=outcome.reason,
+                )
+            elif outcome.result is Result.WRITTEN:
+                self._log.info(
+                    "kernel setting changed",
+                    name=outcome.name,
+                    before=outcome.before,
+                    after=outcome.wanted,
+                )
+        return kernel_facts.Facts(
+            self._capabilities,
+            self._sysctls,
+            localnet=localnet,
+            unreadable=lambda error: self._log.warning("addresses unknown", error=str(error)),
+        )
+
+    def _families(self) -> tuple[Family, ...]:
+        wanted = self._config.ip_families or self._capabilities.families
+        families = tuple(family for family in wanted if family in self._capabilities.families)
+        if len(families) < len(wanted):
+            lacking = ", ".join(f.value for f in wanted if f not in families)
+            reasons = "; ".join(self._capabilities.missing.values())
+            raise HostError(f"ipFamilies asks for {lacking}, which does not work here: {reasons}")
+        return families
+
+    # Parts -------------------------------------------------------------------------------
+
+    def _make_metrics(self, families: tuple[Family, ...]) -> Metrics:
+        metrics = Metrics(families)
+        tool = self._capabilities.tool
+        metrics.backend(tool.backend.value, ".".join(map(str, tool.version)))
+        metrics.read_invalid_dropped(lambda: kernel_facts.read_packets(COUNTER_INVALID))
+        metrics.read_localhost_accepted(lambda: kernel_facts.read_packets(COUNTER_LOCALHOST))
+        metrics.read_tcp_be_liberal(self._facts.tcp_be_liberal)
+        return metrics
+
+    def _make_source(self) -> Source:
+        config = self._config
+        if config.manifests:
+            from agent.cluster.manifests import ManifestSource  # noqa: PLC0415  only if asked for
+
+            return ManifestSource(config.manifests, node_name=self._settings.name)
+        from agent.cluster.client import ClientConfigError, make_client  # noqa: PLC0415  memory
+        from agent.cluster.kube import KubeSource  # noqa: PLC0415  likewise
+
+        try:
+            client = make_client(
+                config.client_connection.kubeconfig or None,
+                api_server=config.api_server or None,
+                tls_server_name=config.tls_server_name or None,
+            )
+        except ClientConfigError as error:
+            raise StartError(str(error)) from error
+        return KubeSource(client, node_name=self._settings.name, observer=self._metrics.source)
+
+    def _make_controller(self, families: tuple[Family, ...]) -> Controller:
+        store = Store(self._settings.name)
+        self._metrics.read_store_rebuilds(lambda: float(store.rebuilds))
+        self._metrics.read_health_check_ports(
+            lambda: float(self._ports.ports), lambda: float(self._ports.failing)
+        )
+        reporter = Reporter(
+            self._metrics,
+            self._health,
+            self._ports,
+            self._sweeper.offer,
+            node_name=self._settings.name,
+            watches_node=not self._config.manifests,
+        )
+        return Controller(
+            store=store,
+            tracks=[self._track(family, self._settings) for family in families],
+            settings=self._settings,
+            facts=self._facts,
+            observer=reporter,
+            clock=time.monotonic,
+        )
+
+    def _track(self, family: Family, settings: NodeSettings) -> Track:
+        periods = self._config.iptables
+        kernel: Kernel = Iptables(self._capabilities.tool, family, runner=self._runner)
+        health, udp = HealthPorts(family), UdpServices(family)
+        view = node_view(family, settings, NodeInfo(), self._facts(family))
+        syncer = Syncer(
+            RuleSet(view),
+            MeteredKernel(kernel, family, self._metrics),
+            SyncSettings(BATCHES[self._capabilities.backend], periods.sync_period),
+            time.monotonic,
+            (health, udp),
+        )
+        pace = Pace(
+            PaceSettings(periods.min_sync_period, periods.sync_period),
+            time.monotonic,
+            random.random,
+        )
+        triggers = TriggerTimes(time.time())
+        return Track(family, syncer, pace, Audit(syncer), triggers, health, udp)
+
+    # The loop ----------------------------------------------------------------------------
+
+    def run(self) -> int:
+        """Start the threads and work until the end; returns the exit code."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda number, _: self._stop(number))
+        self._start()
+        try:
+            self._loop()
+        except SourceEndedError as error:
+            self._log.error("the source of objects failed", error=str(error), refused=error.refused)
+            return 4 if error.refused else 1
+        self._log.info("stopped; the rules stay")
+        return 0
+
+    def _start(self) -> None:
+        from agent.cluster.manifests import ManifestError  # noqa: PLC0415  memory
+
+        for server in self._servers():
+            server.start()
+            self._cleanups.callback(server.stop)
+        self._ports.start()
+        self._cleanups.callback(self._ports.stop)
+        self._sweeper.start()
+        self._cleanups.callback(self._sweeper.stop)
+        watcher = AddressWatcher(lambda _: self._queue.put(FactsChanged()), self._died)
+        watcher.start()
+        self._cleanups.callback(watcher.stop)
+        try:
+            self._source.start(self._queue.put)
+        except ManifestError as error:
+            raise StartError(str(error)) from error
+        self._cleanups.callback(self._source.stop)
+
+    def _servers(self) -> Iterator[HttpServer]:
+        hard = self._config.bind_address_hard_fail
+        if self._config.healthz_bind_address:
+            yield HttpServer(
+                "health",
+                self._config.healthz_bind_address,
+                probe_routes(self._health, self._metrics.probed),
+                hard_fail=hard,
+                on_bind_failure=lambda: self._metrics.bind_failed("health"),
+            )
+        if self._config.metrics_bind_address:
+            yield HttpServer(
+                "metrics",
+                self._config.metrics_bind_address,
+                {"/metrics": metrics_route(self._metrics.registry)},
+                hard_fail=hard,
+                on_bind_failure=lambda: self._metrics.bind_failed("metrics"),
+            )
+
+    def _loop(self) -> None:
+        while self._take_events():
+            self._controller.step()
+
+    def _take_events(self) -> bool:
+        """Wait for an event or for work, and take in what is there; False at the end."""
+        until = self._controller.wait_until()
+        timeout = None if until is None else max(until - time.monotonic(), 0.0)
+        with contextlib.suppress(queue.Empty):
+            # Bounded, so that a flood of events cannot put off the sync that they ask for.
+            for count in range(_MAX_EVENTS):
+                event = self._queue.get_nowait() if count else self._queue.get(timeout=timeout)
+                if isinstance(event, _Stop):
+                    return False
+                self._controller.handle(event)
+        return True
+
+    def _stop(self, number: int) -> None:
+        self._log.info("stopping", signal=signal.Signals(number).name)
+        self._queue.put(_Stop())
+
+    # What threads report -----------------------------------------------------------------
+
+    def _died(self, error: BaseException) -> None:
+        self._queue.put(SourceFailed(error))
+
+    def _port_failed(self, failure: PortFailure) -> None:
+        self._metrics.health_check_port_failed()
+        self._log.error(
+            "a health check node port cannot be listened on",
+            service=str(failure.service),
+            port=failure.port,
+            address=failure.address,
+            reason=failure.reason,
+        )
+
+
+class _SweepReports:
+    """What the sweeper tells, as logs and metrics."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._log = logs.get()
+
+    def swept(self, family: Family, seconds: float, deleted: int) -> None:
+        """A sweep ended well."""
+        self._metrics.sync.reconciled(family, seconds=seconds, deleted=deleted)
+        if deleted:
+            self._log.info("stale UDP flows deleted", family=family.value, flows=deleted)
+
+    def sweep_failed(self, family: Family, error: Exception, retry: float) -> None:
+        """A sweep failed."""
+        self._log.warning(
+            "UDP flows could not be swept", family=family.value, error=str(error), retry=retry
+        )

@@ -1,0 +1,329 @@
+"""What the sync thread does, as logs, metrics and health.
+
+One canonical log line per sync says why it ran, what it did and what came of it. A fault that
+lasts is one line, not one each time: objects and their problems are named once, until what is
+wrong with them changes.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from agent import logs
+from agent.cluster.objects import Kind
+from agent.sync.port import ReadError, RestoreError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from agent.cluster.feed import Rejected
+    from agent.cluster.objects import Key
+    from agent.serve.health import HealthState
+    from agent.serve.metrics import Metrics
+    from agent.serve.nodeports import HealthCheckPorts
+    from agent.state.flows import UdpTable
+    from agent.state.node import NodeInfo
+    from agent.state.services import Problem
+    from agent.state.values import Family, NodeView
+    from agent.sync.apply import Outcome, Syncer
+    from agent.sync.audit import Difference
+    from agent.sync.port import Kernel
+
+#: Differences named in one log line; the count says how many there are.
+_NAMED = 10
+
+
+class MeteredKernel:
+    """A kernel whose restores are measured."""
+
+    def __init__(self, kernel: Kernel, family: Family, metrics: Metrics) -> None:
+        self._kernel = kernel
+        self._family = family
+        self._metrics = metrics
+
+    def restore(self, text: str) -> None:
+        """Pass on, and measure."""
+        started = time.monotonic()
+        accepted = False
+        try:
+            self._kernel.restore(text)
+            accepted = True
+        finally:
+            seconds = time.monotonic() - started
+            self._metrics.sync.restored(
+                self._family, accepted=accepted, size=len(text), seconds=seconds
+            )
+
+    def save(self, table: str) -> str:
+        """Pass on."""
+        return self._kernel.save(table)
+
+    def chain(self, table: str, chain: str) -> list[str] | None:
+        """Pass on."""
+        return self._kernel.chain(table, chain)
+
+
+class Reporter:
+    """The ``Observer`` of ``agent.sync.observe``."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        health: HealthState,
+        ports: HealthCheckPorts,
+        flows: Callable[[Family, UdpTable], None],
+        *,
+        node_name: str,
+        watches_node: bool,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """Report to these.
+
+        Args:
+            metrics: counts.
+            health: what the probes answer.
+            ports: health check node ports of Services.
+            flows: takes the UDP flows that should be, once rules are accepted.
+            node_name: this node.
+            watches_node: whether a missing Node object means that the node is gone.
+            wall: seconds since the epoch.
+        """
+        self._metrics = metrics
+        self._health = health
+        self._ports = ports
+        self._flows = flows
+        self._node_name = node_name
+        self._watches_node = watches_node
+        self._wall = wall
+        self._log = logs.get()
+        self._unusable: dict[tuple[Kind, Key | None], tuple[str, ...]] = {}
+        self._lists: set[Kind] = set()
+        self._waiting = {Kind.SERVICE: 0, Kind.SLICE: 0}
+        self._views: dict[Family, NodeView] = {}
+        self._checks: dict[Family, tuple[dict[Key, int], dict[Key, int]]] = {}
+
+    # Objects -----------------------------------------------------------------------------
+
+    def changed(self, kind: Kind) -> None:
+        """Count a change; one more waits for the kernel."""
+        services, slices = int(kind is Kind.SERVICE), int(kind is Kind.SLICE)
+        self._metrics.sync.changed(services=services, endpoints=slices)
+        if kind in self._waiting:
+            self._waiting[kind] += 1
+            self._show_waiting()
+
+    def rejected(self, rejected: Rejected) -> None:
+        """Name an object that cannot be used at all."""
+        place = (rejected.kind, rejected.key)
+        if self._unusable.get(place) != (rejected.reason,):
+            self._unusable[place] = (rejected.reason,)
+            self._log.warning(
+                "object cannot be used",
+                kind=rejected.kind.value,
+                object=str(rejected.key or "(no name)"),
+                reason=rejected.reason,
+            )
+        self._count_unusable(rejected.kind)
+
+    def problem(self, kind: Kind, problem: Problem) -> None:
+        """Name a part of an object that was left out."""
+        place = (kind, problem.key)
+        known = self._unusable.get(place, ())
+        if problem.text not in known:
+            self._unusable[place] = (*known[-_NAMED:], problem.text)
+            self._log.warning(
+                "part of an object was left out",
+                kind=kind.value,
+                object=str(problem.key),
+                reason=problem.text,
+            )
+        self._count_unusable(kind)
+
+    def settled(self, kind: Kind, key: Key) -> None:
+        """Nothing is wrong with the object, any more."""
+        if self._unusable.pop((kind, key), None) is not None:
+            self._log.info("object is usable again", kind=kind.value, object=str(key))
+            self._count_unusable(kind)
+
+    def _count_unusable(self, kind: Kind) -> None:
+        count = sum(1 for known, _ in self._unusable if known is kind)
+        self._metrics.unusable(kind, count)
+
+    def _show_waiting(self) -> None:
+        self._metrics.sync.pending(
+            services=self._waiting[Kind.SERVICE], endpoints=self._waiting[Kind.SLICE]
+        )
+
+    def listed(self, kind: Kind) -> None:
+        """Say that a first list is complete; with both, the agent may become ready."""
+        self._lists.add(kind)
+        self._log.info("first list is complete", kind=kind.value)
+        if self._lists >= {Kind.SERVICE, Kind.SLICE}:
+            self._health.lists_complete()
+
+    # The node ----------------------------------------------------------------------------
+
+    def node(self, info: NodeInfo | None) -> None:
+        """Say what the Node is; health depends on it."""
+        if info is None:
+            if self._watches_node:
+                self._health.set_eligible(eligible=False)
+                self._log.error(
+                    "there is no Node of this name; without it no endpoint counts as local",
+                    node=self._node_name,
+                    remedy="set hostnameOverride (--node-name) to the Node's name",
+                )
+            return
+        self._health.set_eligible(eligible=not info.deleting)
+        self._log.info(
+            "node",
+            node=self._node_name,
+            ips=list(info.ips),
+            pod_cidrs=list(info.pod_cidrs),
+            zone=info.zone,
+            deleting=info.deleting,
+        )
+
+    def view(self, view: NodeView) -> None:
+        """Say what rules depend on."""
+        self._views[view.family] = view
+        self._log.info(
+            "rules depend on",
+            family=view.family.value,
+            node_ip=view.ip,
+            detect_local=view.detect_local.value if view.detect_local else "none",
+            detect_value=view.detect_value,
+            node_port_ips="all" if view.node_port_ips is None else list(view.node_port_ips),
+            localhost_node_ports=view.localhost_node_ports,
+            drop_invalid=view.drop_invalid,
+        )
+        ips = [ips for known in self._views.values() if (ips := known.node_port_ips) is not None]
+        self._ports.set_addresses([ip for one in ips for ip in one] if ips else None)
+
+    # Syncs -------------------------------------------------------------------------------
+
+    def queued(self, family: Family) -> None:
+        """A change waits."""
+        self._health.queued(family)
+        self._metrics.sync.queued(family)
+
+    def starting(self, family: Family) -> None:
+        """A sync for whatever reason counts as waiting while it runs."""
+        self._health.queued(family)
+
+    def synced(
+        self, syncer: Syncer, outcome: Outcome, seconds: float, triggers: Sequence[float]
+    ) -> None:
+        """The kernel accepted everything."""
+        family = syncer.rules.node.family
+        self._health.updated(family)
+        self._waiting = dict.fromkeys(self._waiting, 0)
+        self._show_waiting()
+        sync = self._metrics.sync
+        sync.synced(family, full=outcome.full, accepted=True, seconds=seconds)
+        now = self._wall()
+        for moment in triggers:
+            sync.programmed(family, now - moment)
+        self._measure(syncer, outcome)
+        for key, entry in outcome.set_aside.items():
+            self._log.error(
+                "the kernel refused a Service; it is set aside, the others work",
+                family=family.value,
+                service=str(key),
+                reason=entry.reason,
+                refusals=entry.refusals,
+            )
+        self._log.info(
+            "synced",
+            family=family.value,
+            full=outcome.full,
+            services=outcome.services,
+            transactions=outcome.transactions,
+            lines=sum(outcome.lines.values()),
+            deleted_chains=outcome.deleted,
+            seconds=round(seconds, 4),
+            latency=round(max(now - min(triggers), 0.0), 3) if triggers else None,
+        )
+        if outcome.leftover is not None:
+            self._log.warning(
+                "stale chains could not be deleted; they do no harm and are tried again",
+                family=family.value,
+                error=str(outcome.leftover),
+            )
+
+    def _measure(self, syncer: Syncer, outcome: Outcome) -> None:
+        family = syncer.rules.node.family
+        sync = self._metrics.sync
+        for table, total in syncer.rules.counts().items():
+            sync.rules(family, table, total=total, written=outcome.lines.get(table, 0))
+        internal, external = syncer.rules.without_local_endpoints()
+        sync.no_local_endpoints(family, internal=internal, external=external)
+        sync.set_aside(family, len(syncer.quarantine.entries))
+
+    def failed(
+        self,
+        family: Family,
+        error: RestoreError | ReadError,
+        seconds: float,
+        retry: float,
+        *,
+        full: bool,
+    ) -> None:
+        """Nothing is lost; it is tried again."""
+        self._metrics.sync.synced(family, full=full, accepted=False, seconds=seconds)
+        refusal = error.refusal.value if isinstance(error, RestoreError) else "unreadable"
+        self._log.error(
+            "sync failed",
+            family=family.value,
+            full=full,
+            refusal=refusal,
+            error=str(error),
+            seconds=round(seconds, 4),
+            retry_seconds=round(retry, 2),
+        )
+
+    def health_ports(
+        self, view: NodeView, ports: Mapping[Key, int], ready: Mapping[Key, int]
+    ) -> None:
+        """Open, close and answer health check node ports.
+
+        A dual-stack Service has the same pods in both families; the family with more counts.
+        """
+        self._checks[view.family] = (dict(ports), dict(ready))
+        wanted: dict[Key, int] = {}
+        local: dict[Key, int] = {}
+        for numbers, counts in self._checks.values():
+            wanted |= numbers
+            for key, count in counts.items():
+                local[key] = max(count, local.get(key, 0))
+        self._ports.sync(wanted, local)
+
+    def flows(self, family: Family, table: UdpTable) -> None:
+        """Hand on what UDP flows should be."""
+        self._flows(family, table)
+
+    # Audits ------------------------------------------------------------------------------
+
+    def audited(self, family: Family, differences: Sequence[Difference], seconds: float) -> None:
+        """The kernel was compared with what it accepted."""
+        self._metrics.sync.audited(family, len(differences))
+        if differences:
+            self._log.warning(
+                "the kernel no longer holds what it accepted; writing it again",
+                family=family.value,
+                differences=len(differences),
+                first=[
+                    f"{one.table} {one.chain}: {one.what}"
+                    + (f" ({one.service})" if one.service else "")
+                    for one in differences[:_NAMED]
+                ],
+                seconds=round(seconds, 4),
+            )
+
+    def audit_failed(self, family: Family, error: ReadError) -> None:
+        """The kernel could not be read."""
+        self._metrics.sync.audited(family, None)
+        self._log.warning(
+            "the kernel's rules could not be read", family=family.value, error=str(error)
+        )

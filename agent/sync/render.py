@@ -1,0 +1,19 @@
+"""What a first sync on an empty node would send, as one text; for people and for tests."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent.sync.plan import KernelView, Planner
+
+if TYPE_CHECKING:
+    from agent.rules.ruleset import RuleSet
+
+
+def render(rules: RuleSet) -> str:
+    """The restore input that makes an empty node hold these rules."""
+    planner = Planner(rules)
+    services = sorted(rules.services)
+    own, _ = planner.own(services, rewrite=True)
+    view = KernelView(frozenset(), planner.jumps())
+    return planner.switch(services, own, view=view).text()
