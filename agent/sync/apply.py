@@ -5,10 +5,11 @@ failure of any kind keeps everything pending, and the next attempt is a full syn
 which chains and jumps exist, writes every chain, and deletes what is left over. So whatever
 state the kernel is in, one accepted full sync makes it right.
 
-When the kernel refuses a *line*, the rest must go in without it. The guilty Service is the one
-that the line is for, if the tool named one. If it only said that the commit failed, the
-Services' own chains are written in batches, a refused batch is halved until one Service is left,
-and rules in shared chains are tried in a chain that no packet visits.
+When the kernel refuses a *line* in a full sync, the rest must go in without it. The guilty
+Service is the one that the line is for, if the tool named one. If it only said that the commit
+failed, the Services' own chains are written in batches, a refused batch is halved until one
+Service is left, and rules in shared chains are tried in a chain that no packet visits. In a
+partial sync a refusal blames nobody: the kernel may lack a chain that somebody else deleted.
 """
 
 from __future__ import annotations
@@ -193,7 +194,7 @@ class Syncer:
             try:
                 self._apply_at_once(services, view, outcome)
             except RestoreError as error:
-                if error.refusal is not Refusal.INPUT:
+                if error.refusal is not Refusal.INPUT or view is None:
                     raise
             else:
                 return
@@ -213,7 +214,7 @@ class Syncer:
             try:
                 self._restore(transaction, outcome)
             except RestoreError as error:
-                if not self._blame(transaction, error, outcome):
+                if view is None or not self._blame(transaction, error, outcome):
                     raise
             else:
                 self._commit(services, transaction, gone, view)
@@ -226,6 +227,8 @@ class Syncer:
         """Own chains in batches, then the shared chains."""
         size = self.settings.batch or len(services) or 1
         gone: set[str] = set()
+        if view is not None:
+            self._restore(self.planner.foundation(), outcome)
         for start in range(0, len(services), size):
             gone |= self._write_own(services[start : start + size], view, outcome)
         while True:
@@ -233,8 +236,9 @@ class Syncer:
             try:
                 self._restore(transaction, outcome)
             except RestoreError as error:
-                if not self._blame(transaction, error, outcome) and not self._probe(
-                    transaction, error, outcome
+                if view is None or not (
+                    self._blame(transaction, error, outcome)
+                    or self._probe(transaction, error, outcome)
                 ):
                     raise
             else:
@@ -250,7 +254,7 @@ class Syncer:
         try:
             self._restore(transaction, outcome)
         except RestoreError as error:
-            if error.refusal is not Refusal.INPUT:
+            if error.refusal is not Refusal.INPUT or view is None:
                 raise
             if self._blame(transaction, error, outcome):
                 return self._write_own(services, view, outcome)

@@ -33,6 +33,7 @@ from agent.rules.static import (
     KUBELET_JUMPS,
     BaseJump,
     needs_localnet_guard,
+    static_chains,
 )
 from agent.sync.transaction import Block, Line, Transaction
 
@@ -103,6 +104,14 @@ class Planner:
                     block.write(chain, texts, key)
             gone.update(held.keys() - wanted.keys())
         return block, gone
+
+    def foundation(self) -> Transaction:
+        """Write the nat chains that Services' own chains jump to, and nothing else."""
+        block = Block("nat")
+        for (table, chain), rules in static_chains(self.rules.node).items():
+            if table == "nat":
+                block.write(chain, [rule.text() for rule in rules])
+        return Transaction([block])
 
     # Shared chains -----------------------------------------------------------------------
 
