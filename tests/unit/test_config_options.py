@@ -26,7 +26,9 @@ def command(context: click.Context, /, **given: Any) -> None:
 
 
 def run(*arguments: str) -> str:
-    result = CliRunner(catch_exceptions=False).invoke(command, arguments, env={"ONENTH_CONFIG": ""})
+    result = CliRunner().invoke(
+        command, arguments, env={"ONENTH_CONFIG": ""}, catch_exceptions=False
+    )
     assert result.exit_code == 0, result.output
     return result.output.strip()
 
