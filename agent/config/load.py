@@ -9,14 +9,16 @@ import msgspec
 
 from agent.config.check import cross_check
 from agent.config.document import API_VERSION, KIND, Document, read_document
+from agent.config.errors import BadValueError
 from agent.config.model import Config, Source
 from agent.config.suggest import closest
 from agent.config.table import ENV_PREFIX, SETTINGS, Setting
-from agent.config.values import BadValueError, Plain, ValueType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
+
+    from agent.config.values import Plain, ValueType
 
 #: The variable that names the configuration file; the command line reads it.
 ENV_FILE = ENV_PREFIX + "CONFIG"
