@@ -1,0 +1,179 @@
+"""A socket to netfilter's side of the kernel: one request, its answers, in the caller's thread.
+
+pyroute2 describes and encodes the messages. Its own sockets are not used for them: in version
+0.9 a dump is read ahead into memory as fast as the kernel sends (36 MB for 180,000 connection
+entries) and every entry is decoded whole (73 us each); and each request runs an event loop of
+its own. Here the kernel is asked for the next part only when the last one has been used up, which
+is netlink's own flow control, and the caller takes from an answer what it needs.
+
+Requests go to the network namespace in which the socket was opened: that of the opening thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+from typing import TYPE_CHECKING, Any, Self
+
+from agent.kernel.errors import DumpInterruptedError, NetlinkError, PrivilegeError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import TracebackType
+
+NETLINK_NETFILTER = 12
+FLAG_REQUEST = 0x01
+FLAG_ACK = 0x04
+FLAG_EXCL = 0x200
+FLAG_CREATE = 0x400
+_FLAG_DUMP_INTERRUPTED = 0x10
+_FLAG_DUMP = 0x300
+_DONE = 3
+_ERROR = 2
+_OVERRUN = 4
+_HEADER = struct.Struct("=IHHII")
+_NUMBER = struct.Struct("=i")
+#: Where the attributes of a message begin: after netlink's header and netfilter's own (family,
+#: version, resource).
+ATTRIBUTES = _HEADER.size + 4
+_BUFFER = 1 << 17
+_SECONDS = 10.0
+_UNSUPPORTED = {errno.EOPNOTSUPP, errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT, errno.ENOSYS}
+
+
+class Channel:
+    """A netfilter netlink socket; use it as a context manager, in one thread at a time."""
+
+    def __init__(self) -> None:
+        """Open the socket.
+
+        Raises:
+            UnsupportedError: this kernel has no netfilter netlink.
+        """
+        try:
+            self._socket = socket.socket(
+                socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_NETFILTER
+            )
+        except OSError as error:
+            raise UnsupportedError(
+                f"opening a netfilter netlink socket failed: {error.strerror};"
+                " the kernel needs CONFIG_NETFILTER_NETLINK",
+                error.errno or 0,
+            ) from error
+        self._socket.settimeout(_SECONDS)
+        self._sequence = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+    def request(self, action: str, message: Any, kind: int, flags: int = 0) -> list[bytes]:
+        """Send one request and return the messages that the kernel answered.
+
+        Args:
+            action: what it is for, in an error.
+            message: a pyroute2 ``nfgen_msg``.
+            kind: message type, with the subsystem in the upper byte.
+            flags: besides REQUEST and ACK.
+
+        Raises:
+            PrivilegeError: the process may not.
+            UnsupportedError: the kernel lacks the subsystem.
+            NetlinkError: the kernel refused; ``number`` says why.
+        """
+        self._send(action, message, kind, FLAG_REQUEST | FLAG_ACK | flags)
+        answers = []
+        for answer_kind, _, answer in self._receive(action):
+            if answer_kind == _ERROR:
+                _check(action, answer)
+                break
+            answers.append(answer)
+        return answers
+
+    def dump(self, action: str, message: Any, kind: int) -> Iterator[bytes]:
+        """Stream a table, one message after the other.
+
+        The arguments are those of ``request``. The kernel holds no more than one buffer ahead.
+        A dump that is not read to its end leaves the socket unusable for other requests.
+
+        Raises:
+            DumpInterruptedError: at the end: the table changed so that some may have been missed.
+            PrivilegeError: the process may not.
+            UnsupportedError: the kernel lacks the subsystem.
+            NetlinkError: the kernel refused or broke off.
+        """
+        self._send(action, message, kind, FLAG_REQUEST | _FLAG_DUMP)
+        interrupted = False
+        for answer_kind, flags, answer in self._receive(action):
+            interrupted |= bool(flags & _FLAG_DUMP_INTERRUPTED)
+            if answer_kind in {_ERROR, _DONE}:
+                _check(action, answer)
+                break
+            yield answer
+        if interrupted:
+            raise DumpInterruptedError(
+                f"{action}: the table changed while it was read; read it again", errno.EINTR
+            )
+
+    def _send(self, action: str, message: Any, kind: int, flags: int) -> None:
+        self._sequence += 1
+        message["header"]["type"] = kind
+        message["header"]["flags"] = flags
+        message["header"]["sequence_number"] = self._sequence
+        message["header"]["pid"] = 0
+        message.encode()
+        try:
+            self._socket.sendto(message.data, (0, 0))
+        except OSError as error:
+            raise NetlinkError(f"{action}: sending failed: {error}", error.errno or 0) from error
+
+    def _receive(self, action: str) -> Iterator[tuple[int, int, bytes]]:
+        """What answers the last request: type, flags, the whole message; without an end."""
+        while True:
+            try:
+                data = self._socket.recv(_BUFFER)
+            except OSError as error:
+                raise NetlinkError(
+                    f"{action}: receiving failed: {error}", error.errno or errno.ETIMEDOUT
+                ) from error
+            yield from self._split(action, data)
+
+    def _split(self, action: str, data: bytes) -> Iterator[tuple[int, int, bytes]]:
+        offset = 0
+        while offset + _HEADER.size <= len(data):
+            length, kind, flags, sequence, _ = _HEADER.unpack_from(data, offset)
+            if length < _HEADER.size or offset + length > len(data):
+                raise NetlinkError(f"{action}: the kernel's answer is cut short", errno.EMSGSIZE)
+            if kind == _OVERRUN:
+                raise NetlinkError(f"{action}: the kernel lost part of the answer", errno.ENOBUFS)
+            # An answer to an earlier request, broken off, is none of this one's.
+            if sequence == self._sequence:
+                yield kind, flags, data[offset : offset + length]
+            offset += (length + 3) & ~3
+
+
+def _check(action: str, answer: bytes) -> None:
+    """Raise what an acknowledgement says, unless it says that all is well."""
+    complete = len(answer) >= _HEADER.size + _NUMBER.size
+    number = -_NUMBER.unpack_from(answer, _HEADER.size)[0] if complete else 0
+    if number == 0:
+        return
+    text = f"{action}: {os.strerror(number)}"
+    if number in {errno.EPERM, errno.EACCES}:
+        raise PrivilegeError(f"{text}; run as root, in a container with the capability NET_ADMIN")
+    if number in _UNSUPPORTED:
+        raise UnsupportedError(f"{text}; this kernel cannot do it", number)
+    raise NetlinkError(text, number)
