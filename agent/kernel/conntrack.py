@@ -1,0 +1,250 @@
+"""The kernel's UDP connection entries: read as a stream, deleted one by one.
+
+A UDP "connection" keeps the destination that it was given first for as long as packets go on, so
+an entry can outlive the endpoint that it leads to. Which entries are stale is decided elsewhere,
+from state; here they are read and deleted.
+
+The table can hold a million entries and changes while it is read. So it is never held as a
+whole, and each entry is taken apart by hand: addresses, ports and zone, nothing else.
+
+Between the decision and the deletion an entry may go, and the sender's next packet may make a new
+one, which leads where it should. That one must stay. So the entry to delete is looked up by its
+*reply* direction, which names the endpoint, and has to have the number that the kernel made of
+its original direction (``nf_ct_get_id``). A lookup by the original direction is not enough: the new
+entry has the same, and often the same number too.
+
+The table belongs to a network namespace: everything here speaks of that of the calling thread.
+Attributes: ``linux/netfilter/nfnetlink_conntrack.h``.
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from pyroute2.netlink.nfnetlink import NFNL_SUBSYS_CTNETLINK
+from pyroute2.netlink.nfnetlink.nfctsocket import NFCTAttrTuple, nfct_msg
+
+from agent.kernel.errors import DumpInterruptedError, NetlinkError, UnsupportedError
+from agent.kernel.netlink import ATTRIBUTES, Channel
+from agent.state.values import Family
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_GET = NFNL_SUBSYS_CTNETLINK << 8 | 1
+_DELETE = NFNL_SUBSYS_CTNETLINK << 8 | 2
+_UDP = 17
+_UDP_BYTE = bytes([_UDP])
+_FAMILIES = {Family.V4: socket.AF_INET, Family.V6: socket.AF_INET6}
+_DUMP_ATTEMPTS = 3
+
+_CTA_TUPLE_ORIG = 1
+_CTA_TUPLE_REPLY = 2
+_CTA_ID = 12
+_CTA_ZONE = 18
+_CTA_TUPLE_ZONE = 3
+#: Attributes inside of a tuple: (outer, inner), see ``_leaves``. By family: source, destination.
+_ADDRESSES = {Family.V4: ((1, 1), (1, 2)), Family.V6: ((1, 3), (1, 4))}
+_PROTOCOL, _SOURCE_PORT, _DESTINATION_PORT = (2, 1), (2, 2), (2, 3)
+_TYPE_MASK = 0x3FFF
+_ATTRIBUTE = struct.Struct("=HH")
+_U16 = struct.Struct("!H")
+_U32 = struct.Struct("!I")
+
+
+class Flow(msgspec.Struct, frozen=True, gc=False):
+    """A UDP entry, as far as deciding and deleting need it.
+
+    Attributes:
+        family: IPv4 or IPv6.
+        orig_src: who sent the first packet.
+        orig_sport: from which port.
+        orig_dst: to whom, before any translation.
+        orig_dport: to which port.
+        reply_src: who answers: the endpoint, after the translation.
+        reply_sport: from which port.
+        reply_dst: to whom, which is the sender unless it is masqueraded.
+        reply_dport: to which port.
+        zone: conntrack zone, 0 by default.
+        id: the kernel's number for the entry; 0 if it is unknown.
+    """
+
+    family: Family
+    orig_src: str
+    orig_sport: int
+    orig_dst: str
+    orig_dport: int
+    reply_src: str
+    reply_sport: int
+    reply_dst: str
+    reply_dport: int
+    zone: int = 0
+    id: int = 0
+
+
+def udp_flows(family: Family) -> Iterator[Flow]:
+    """Stream the UDP entries of a family.
+
+    The kernel filters by protocol where it can (since 5.8). If the table changed so much during
+    the reading that entries may have been missed, it is read again, and entries come twice.
+
+    Raises:
+        PrivilegeError: this process may not.
+        UnsupportedError: the kernel has no connection tracking over netlink.
+        DumpInterruptedError: it kept changing; what was missed is there the next time.
+        NetlinkError: the kernel refused or broke off.
+    """
+    filtered = True
+    for attempt in range(_DUMP_ATTEMPTS):
+        try:
+            yield from _dump(family, filtered=filtered)
+        except DumpInterruptedError:
+            if attempt == _DUMP_ATTEMPTS - 1:
+                raise
+        except NetlinkError as error:
+            # A kernel that does not know the filter refuses it before the first entry.
+            if not filtered or error.number not in {errno.EINVAL, errno.EOPNOTSUPP}:
+                raise
+            filtered = False
+        else:
+            return
+
+
+def delete(flows: Iterable[Flow]) -> int:
+    """Delete exactly these entries; returns how many there still were.
+
+    Raises:
+        PrivilegeError: this process may not.
+        UnsupportedError: the kernel has no connection tracking over netlink.
+        NetlinkError: the kernel refused one; those before it are deleted.
+    """
+    deleted = 0
+    with Channel() as channel:
+        for flow in flows:
+            try:
+                channel.request(f"deleting {describe(flow)}", _deletion(flow), _DELETE)
+            except NetlinkError as error:
+                if error.number != errno.ENOENT:
+                    raise
+            else:
+                deleted += 1
+    return deleted
+
+
+def describe(flow: Flow) -> str:
+    """The entry in words, for a log line or an error."""
+    return (
+        f"UDP entry {flow.orig_src} port {flow.orig_sport} to {flow.orig_dst} port"
+        f" {flow.orig_dport}, answered by {flow.reply_src} port {flow.reply_sport}"
+    )
+
+
+def _dump(family: Family, *, filtered: bool) -> Iterator[Flow]:
+    message: Any = nfct_msg()
+    if filtered:
+        wanted = NFCTAttrTuple(family=_FAMILIES[family], proto=_UDP)
+        attributes = wanted.attrs()  # computes the flags
+        message["attrs"] = [
+            ("CTA_TUPLE_ORIG", {"attrs": attributes}),
+            ("CTA_FILTER", {"attrs": [("CTA_FILTER_ORIG_FLAGS", wanted.flags)]}),
+        ]
+    message["nfgen_family"] = _FAMILIES[family]
+    with Channel() as channel:
+        try:
+            for answer in channel.dump(f"reading {family.value} UDP entries", message, _GET):
+                flow = parse(family, answer)
+                if flow is not None:
+                    yield flow
+        except NetlinkError as error:
+            if error.number == errno.EINVAL and not filtered:
+                raise UnsupportedError(
+                    f"{error}; this kernel has no connection tracking over netlink"
+                    " (CONFIG_NF_CT_NETLINK)",
+                    error.number,
+                ) from error
+            raise
+
+
+def _deletion(flow: Flow) -> Any:
+    """The message that deletes one entry."""
+    family = _FAMILIES[flow.family]
+    key = NFCTAttrTuple(
+        family=family,
+        saddr=flow.reply_src,
+        daddr=flow.reply_dst,
+        proto=_UDP,
+        sport=flow.reply_sport,
+        dport=flow.reply_dport,
+    )
+    message: Any = nfct_msg()
+    message["nfgen_family"] = family
+    message["attrs"] = [("CTA_TUPLE_REPLY", {"attrs": key.attrs()})]
+    if flow.zone:
+        message["attrs"].append(("CTA_ZONE", flow.zone))
+    if flow.id:
+        message["attrs"].append(("CTA_ID", flow.id))
+    return message
+
+
+def parse(family: Family, answer: bytes) -> Flow | None:
+    """Take an entry apart.
+
+    Returns:
+        None for what is no complete UDP entry of the family, and for one whose zone holds for a
+        single direction: such a zone is somebody's who does the translation himself.
+    """
+    tuples: dict[int, dict[tuple[int, int], bytes]] = {}
+    zone = number = 0
+    for kind, start, end in _attributes(answer, ATTRIBUTES, len(answer)):
+        if kind in {_CTA_TUPLE_ORIG, _CTA_TUPLE_REPLY}:
+            tuples[kind] = _leaves(answer, start, end)
+        elif kind == _CTA_ID:
+            number = _U32.unpack_from(answer, start)[0]
+        elif kind == _CTA_ZONE:
+            zone = _U16.unpack_from(answer, start)[0]
+    source, destination = _ADDRESSES[family]
+    try:
+        orig, reply = tuples[_CTA_TUPLE_ORIG], tuples[_CTA_TUPLE_REPLY]
+        if orig[_PROTOCOL] != _UDP_BYTE or (_CTA_TUPLE_ZONE, 0) in orig:
+            return None
+        return Flow(
+            family=family,
+            orig_src=socket.inet_ntop(_FAMILIES[family], orig[source]),
+            orig_sport=_U16.unpack(orig[_SOURCE_PORT])[0],
+            orig_dst=socket.inet_ntop(_FAMILIES[family], orig[destination]),
+            orig_dport=_U16.unpack(orig[_DESTINATION_PORT])[0],
+            reply_src=socket.inet_ntop(_FAMILIES[family], reply[source]),
+            reply_sport=_U16.unpack(reply[_SOURCE_PORT])[0],
+            reply_dst=socket.inet_ntop(_FAMILIES[family], reply[destination]),
+            reply_dport=_U16.unpack(reply[_DESTINATION_PORT])[0],
+            zone=zone,
+            id=number,
+        )
+    except (KeyError, ValueError, struct.error):
+        return None
+
+
+def _leaves(data: bytes, start: int, end: int) -> dict[tuple[int, int], bytes]:
+    """What is in a tuple, by outer and inner attribute; a zone counts as (3, 0)."""
+    found = {}
+    for outer, inner, inner_end in _attributes(data, start, end):
+        if outer == _CTA_TUPLE_ZONE:
+            found[outer, 0] = data[inner:inner_end]
+        else:
+            for kind, at, until in _attributes(data, inner, inner_end):
+                found[outer, kind] = data[at:until]
+    return found
+
+
+def _attributes(data: bytes, offset: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Type, beginning and end of each attribute between two offsets."""
+    while offset + _ATTRIBUTE.size <= end:
+        length, kind = _ATTRIBUTE.unpack_from(data, offset)
+        if length < _ATTRIBUTE.size or offset + length > end:
+            return
+        yield kind & _TYPE_MASK, offset + _ATTRIBUTE.size, offset + length
+        offset += (length + 3) & ~3
