@@ -65,6 +65,8 @@ class Namespace:
         try:
             _on_thread(_unshare_and_mount, name)
         except OSError as error:
+            if not isinstance(error, FileExistsError):
+                cls(name).close(grace=0.0)  # the file may be there without its mount
             raise NamespaceError(
                 f"making network namespace {name} failed: {error}; this needs root with"
                 f" CAP_SYS_ADMIN and a writable {RUN_DIR}"

@@ -273,7 +273,11 @@ def probe(tool: Tool, reason: str, *, runner: Runner, counters: Iterable[str] = 
         else:
             counting |= {(family, name): _why_not_count(iptables, name) for name in names}
     if len(missing) == len(Family):
-        raise HostError("iptables works for neither family: " + "; ".join(missing.values()))
+        raise HostError(
+            f"the {tool.backend.value} backend works for neither family: "
+            + "; ".join(missing.values())
+            + f". If this kernel lacks it, set iptables.backend to {tool.backend.other.value}"
+        )
     return Capabilities(
         tool=tool,
         reason=reason,

@@ -236,6 +236,31 @@ def test_closing_twice_is_harmless(make_namespace: Callable[[], Namespace]) -> N
         namespace.run(["true"])
 
 
+def test_a_name_that_is_taken_is_left_alone(namespace: Namespace) -> None:
+    """Making a namespace twice is an error, and the first one lives on."""
+    with pytest.raises(NamespaceError, match="exists"):
+        Namespace.create(namespace.name)
+
+    assert namespace.run(["echo", "alive"]).stdout == "alive\n"
+
+
+def test_a_namespace_that_cannot_be_mounted_leaves_no_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """If the last step of making one fails, its name is free again."""
+    name = namespaces.owned_name("test")
+
+    def fail(path: str, _: str) -> None:
+        Path(path).touch()
+        raise PermissionError(1, "mount failed")
+
+    monkeypatch.setattr("pyroute2.netns.attach", fail)
+    with pytest.raises(NamespaceError, match="CAP_SYS_ADMIN"):
+        Namespace.create(name)
+
+    assert existing([name]) == []
+
+
 def test_a_failing_command_says_what_it_printed(namespace: Namespace) -> None:
     """The error of a command holds its name, its status and its complaint."""
     with pytest.raises(NamespaceError, match=r"ip link show none .* ended with 1: .*none"):
