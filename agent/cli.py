@@ -33,7 +33,7 @@ class Failure(click.ClickException):
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
-        self.exit_code = code  # type: ignore[misc]  click says ClassVar and reads the instance
+        self.exit_code = code  # type: ignore[misc]  # click says ClassVar and reads the instance
 
 
 @click.group(context_settings=_CONTEXT)

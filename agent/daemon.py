@@ -18,6 +18,7 @@ import time
 from typing import TYPE_CHECKING
 
 from agent import __version__, logs
+from agent.cluster.events import NoRecorder
 from agent.cluster.feed import SourceFailed
 from agent.config.load import describe
 from agent.config.node import node_settings
@@ -52,11 +53,11 @@ from agent.sync.pace import Pace, PaceSettings
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from agent.cluster.events import Recorder
     from agent.cluster.feed import Event, Source
     from agent.config.load import Loaded
     from agent.config.model import Config
     from agent.kernel.detect import Choice
-    from agent.serve.nodeports import PortFailure
     from agent.sync.port import Kernel
 
 #: Services in one transaction of a backend whose time grows faster than the transaction.
@@ -116,9 +117,14 @@ class _Agent:
         families = self._families()
         self._metrics = self._make_metrics(families)
         self._health = HealthState(config.iptables.sync_period * _LATE, families)
-        self._ports = HealthCheckPorts(lambda: self._health.healthy, self._port_failed)
+        self._recorder: Recorder = NoRecorder()
+        self._ports = HealthCheckPorts(
+            lambda: self._health.healthy,
+            lambda failure: self._reporter.port_failed(failure),  # noqa: PLW0108  made later
+        )
         self._sweeper = FlowSweeper(_SweepReports(self._metrics), self._died)
         self._source = self._make_source()
+        self._reporter = self._make_reporter()
         self._controller = self._make_controller(families)
 
     def close(self) -> None:
@@ -216,6 +222,7 @@ class _Agent:
 
             return ManifestSource(config.manifests, node_name=self._settings.name)
         from agent.cluster.client import ClientConfigError, make_client  # noqa: PLC0415  memory
+        from agent.cluster.events import EventRecorder  # noqa: PLC0415  likewise
         from agent.cluster.kube import KubeSource  # noqa: PLC0415  likewise
 
         try:
@@ -226,7 +233,22 @@ class _Agent:
             )
         except ClientConfigError as error:
             raise StartError(str(error)) from error
+        recorder = EventRecorder(client, self._settings.name, died=self._died)
+        recorder.start()
+        self._cleanups.callback(recorder.stop)
+        self._recorder = recorder
         return KubeSource(client, node_name=self._settings.name, observer=self._metrics.source)
+
+    def _make_reporter(self) -> Reporter:
+        return Reporter(
+            self._metrics,
+            self._health,
+            self._ports,
+            self._sweeper.offer,
+            recorder=self._recorder,
+            node_name=self._settings.name,
+            watches_node=not self._config.manifests,
+        )
 
     def _make_controller(self, families: tuple[Family, ...]) -> Controller:
         store = Store(self._settings.name)
@@ -234,20 +256,12 @@ class _Agent:
         self._metrics.read_health_check_ports(
             lambda: float(self._ports.ports), lambda: float(self._ports.failing)
         )
-        reporter = Reporter(
-            self._metrics,
-            self._health,
-            self._ports,
-            self._sweeper.offer,
-            node_name=self._settings.name,
-            watches_node=not self._config.manifests,
-        )
         return Controller(
             store=store,
             tracks=[self._track(family, self._settings) for family in families],
             settings=self._settings,
             facts=self._facts,
-            observer=reporter,
+            observer=self._reporter,
             clock=time.monotonic,
         )
 
@@ -349,16 +363,6 @@ class _Agent:
 
     def _died(self, error: BaseException) -> None:
         self._queue.put(SourceFailed(error))
-
-    def _port_failed(self, failure: PortFailure) -> None:
-        self._metrics.health_check_port_failed()
-        self._log.error(
-            "a health check node port cannot be listened on",
-            service=str(failure.service),
-            port=failure.port,
-            address=failure.address,
-            reason=failure.reason,
-        )
 
 
 class _SweepReports:

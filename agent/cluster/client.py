@@ -21,17 +21,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-import structlog
 import yaml
 
-from agent import __version__
+from agent import __version__, logs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kubernetes.client import ApiClient, Configuration
 
-log = structlog.get_logger(__name__)
+log = logs.get(component=__name__)
 
 #: Where Kubernetes puts a pod's credentials.
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")

@@ -6,8 +6,8 @@ import enum
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-import structlog
 
+from agent import logs
 from agent.cluster.documents import MalformedError, parse
 from agent.cluster.feed import Rejected
 from agent.cluster.objects import (
@@ -26,7 +26,7 @@ from agent.cluster.objects import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-log = structlog.get_logger(__name__)
+log = logs.get(component=__name__)
 
 _KINDS = {kind.value: kind for kind in Kind}
 _API_VERSIONS = {"Service": "v1", "EndpointSlice": "discovery.k8s.io/v1", "Node": "v1"}

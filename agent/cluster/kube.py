@@ -7,8 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-import structlog
-
+from agent import logs
 from agent.cluster.feed import SourceFailed
 from agent.cluster.objects import LABEL_SELECTOR, Kind
 from agent.cluster.observe import NullObserver, SourceObserver
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
     from agent.cluster.feed import Event
 
-log = structlog.get_logger(__name__)
+log = logs.get(component=__name__)
 
 #: Seconds that ``stop`` waits. Only a connection that is just being made takes any.
 _STOP_SECONDS = 2.0

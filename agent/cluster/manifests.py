@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-import structlog
 
+from agent import logs
 from agent.cluster.content import Content, Manifests, Problem, Severity, merge, read_text
 from agent.cluster.feed import Replaced, SourceFailed
 from agent.cluster.objects import Kind, Object
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from agent.cluster.feed import Event
 
-log = structlog.get_logger(__name__)
+log = logs.get(component=__name__)
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 #: A file that was written this recently (ns) may be written again without its times changing.

@@ -27,8 +27,8 @@ import time
 from typing import TYPE_CHECKING
 
 import msgspec
-import structlog
 
+from agent import logs
 from agent.cluster.feed import Rejected, Replaced
 from agent.cluster.objects import Key, Kind, Object, key_of
 from agent.cluster.observe import SourceObserver, WatchEnd
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     from agent.cluster.feed import Event
 
-log = structlog.get_logger(__name__)
+log = logs.get(component=__name__)
 
 #: A line of a watch holds one object; the API server takes none above 3 MiB.
 _MAX_LINE = 16 * 1024 * 1024

@@ -1,4 +1,4 @@
-"""GET requests to the API server, as bytes that arrive, with typed errors, and stoppable.
+"""Requests to the API server, answers as bytes that arrive, with typed errors, and stoppable.
 
 The generated calls (``CoreV1Api.list_node`` and the like) would import twenty megabytes of
 models that the agent never uses; this makes the same two calls of ``ApiClient`` that they make.
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 #: Bytes of an error's body that are read, to find out what the server says.
 _ERROR_BYTES = 64 * 1024
+_CREATED = (http.HTTPStatus.OK, http.HTTPStatus.CREATED, http.HTTPStatus.ACCEPTED)
 #: A server that asks for more patience than this (seconds) is not taken at its word.
 _MAX_RETRY_AFTER = 300.0
 
@@ -107,7 +108,7 @@ class Response:
 
 
 class Transport:
-    """The client's connections, for reading.
+    """The client's connections.
 
     Args:
         client: the process's client; ``interrupt`` ends all of its connections.
@@ -144,17 +145,41 @@ class Transport:
         finally:
             Response(response).close()
 
+    def post(self, path: str, body: dict[str, Any], timeout: float) -> None:
+        """Create an object.
+
+        Raises:
+            StatusError: any status but 200 to 202.
+            ApiError: there is no answer.
+        """
+        response = self._request(path, {}, timeout, method="POST", body=body)
+        try:
+            if response.status not in _CREATED:
+                raise _status_error(response)
+        finally:
+            Response(response).close()
+
     def interrupt(self) -> None:
         """End every connection, now and for ever, so that whoever reads from one returns."""
         self._sockets.shut_down()
 
-    def _request(self, path: str, query: Mapping[str, str], read_timeout: float) -> Any:
+    def _request(
+        self,
+        path: str,
+        query: Mapping[str, str],
+        read_timeout: float,
+        *,
+        method: str = "GET",
+        body: dict[str, Any] | None = None,
+    ) -> Any:
         client = self._client
         request = client.param_serialize(
-            "GET",
+            method,
             path,
             query_params=list(query.items()),
-            header_params={"Accept": "application/json"},
+            header_params={"Accept": "application/json"}
+            | ({"Content-Type": "application/json"} if body is not None else {}),
+            body=body,
             auth_settings=["BearerToken"],
         )
         with _typed_errors():

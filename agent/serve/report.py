@@ -11,17 +11,19 @@ import time
 from typing import TYPE_CHECKING
 
 from agent import logs
+from agent.cluster.events import Notice
 from agent.cluster.objects import Kind
 from agent.sync.port import ReadError, RestoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from agent.cluster.events import Recorder
     from agent.cluster.feed import Rejected
     from agent.cluster.objects import Key
     from agent.serve.health import HealthState
     from agent.serve.metrics import Metrics
-    from agent.serve.nodeports import HealthCheckPorts
+    from agent.serve.nodeports import HealthCheckPorts, PortFailure
     from agent.state.flows import UdpTable
     from agent.state.node import NodeInfo
     from agent.state.services import Problem
@@ -74,6 +76,7 @@ class Reporter:
         ports: HealthCheckPorts,
         flows: Callable[[Family, UdpTable], None],
         *,
+        recorder: Recorder,
         node_name: str,
         watches_node: bool,
         wall: Callable[[], float] = time.time,
@@ -85,6 +88,7 @@ class Reporter:
             health: what the probes answer.
             ports: health check node ports of Services.
             flows: takes the UDP flows that should be, once rules are accepted.
+            recorder: makes Events for what an operator must act on.
             node_name: this node.
             watches_node: whether a missing Node object means that the node is gone.
             wall: seconds since the epoch.
@@ -93,6 +97,7 @@ class Reporter:
         self._health = health
         self._ports = ports
         self._flows = flows
+        self._recorder = recorder
         self._node_name = node_name
         self._watches_node = watches_node
         self._wall = wall
@@ -187,7 +192,13 @@ class Reporter:
 
     def view(self, view: NodeView) -> None:
         """Say what rules depend on."""
+        before = self._views.get(view.family)
         self._views[view.family] = view
+        if not view.drop_invalid and (before is None or before.drop_invalid):
+            self._log.info(
+                "nf_conntrack_tcp_be_liberal is set: no rule drops INVALID packets",
+                family=view.family.value,
+            )
         self._log.info(
             "rules depend on",
             family=view.family.value,
@@ -234,6 +245,8 @@ class Reporter:
                 reason=entry.reason,
                 refusals=entry.refusals,
             )
+            note = f"The kernel refused the {family.value} rules of Service {key}: {entry.reason}"
+            self._recorder.record(Notice("ServiceSetAside", "Sync", note, key))
         self._log.info(
             "synced",
             family=family.value,
@@ -282,6 +295,27 @@ class Reporter:
             seconds=round(seconds, 4),
             retry_seconds=round(retry, 2),
         )
+        if not self._health.healthy:
+            note = f"{family.value} rules have been out of date for too long: {error}"
+            self._recorder.record(Notice("RulesOutOfDate", "Sync", note))
+
+    def port_failed(self, failure: PortFailure) -> None:
+        """A health check node port cannot be had. Called from the serving thread."""
+        self._metrics.health_check_port_failed()
+        self._log.error(
+            "a health check node port cannot be listened on",
+            service=str(failure.service),
+            port=failure.port,
+            address=failure.address or "all",
+            reason=failure.reason,
+        )
+        note = (
+            f"Health check node port {failure.port} of Service {failure.service} cannot be"
+            f" listened on: {failure.reason}"
+        )
+        self._recorder.record(
+            Notice("FailedToStartServiceHealthcheck", "Listen", note, failure.service)
+        )
 
     def health_ports(
         self, view: NodeView, ports: Mapping[Key, int], ready: Mapping[Key, int]
@@ -320,6 +354,8 @@ class Reporter:
                 ],
                 seconds=round(seconds, 4),
             )
+            note = f"Something else changed this node's {family.value} rules; they are repaired"
+            self._recorder.record(Notice("RulesChangedByOthers", "Audit", note))
 
     def audit_failed(self, family: Family, error: ReadError) -> None:
         """The kernel could not be read."""
