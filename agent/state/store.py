@@ -10,10 +10,10 @@ change is thereby never lost by a failure, it is simply still in front of that m
 A change that cannot change a rule (labels, annotations, status that is not read, slices of a
 Service that does not exist) is not accepted, and stamps nothing.
 
-The walk checks itself: stamps must fall strictly from the counter on, and a walk over
-everything must meet every stamped record. A failed check means a fault in this module; the
-order is then rebuilt by stamping all records anew and the fault is counted, since a proxy that
-goes on with a lost change is the worst outcome.
+The walk checks itself: the newest record must stand in front, stamps must fall strictly from
+there on, and a walk over everything must meet every stamped record. A failed check means a
+fault in this module; the order is then rebuilt by stamping all records anew and the fault is
+counted, since a proxy that goes on with a lost change is the worst outcome.
 """
 
 from __future__ import annotations
@@ -85,6 +85,7 @@ class Store:
         self._records: OrderedDict[Key, Record] = OrderedDict()
         self._slices: dict[Key, Key] = {}  # slice -> Service, since its label may change
         self._stamped = 0  # records with a stamp
+        self._newest = 0  # the highest stamp that a record has
         self._gone: set[Key] = set()  # records of Services that do not exist
 
     def __iter__(self) -> Iterator[Record]:
@@ -157,6 +158,7 @@ class Store:
 
     def forget(self, until: int) -> None:
         """Drop records of Services that are gone, once every reader has got past ``until``."""
+        newest_gone = False
         for key in [key for key in self._gone if self._records[key].stamp <= until]:
             self._gone.remove(key)
             record = self._records[key]
@@ -164,11 +166,16 @@ class Store:
                 continue
             self._stamped -= record.stamp > 0
             del self._records[key]
+            newest_gone |= record.stamp == self._newest
+        if newest_gone:
+            self._newest = max((record.stamp for record in self._records.values()), default=0)
 
     def _walk(self, since: int) -> list[Record] | None:
         """Records newer than ``since``, or None if the order is broken."""
         found: list[Record] = []
-        last = self.generation + 1
+        if next((record.stamp for record in self), 0) != self._newest:
+            return None
+        last = self._newest + 1
         for record in self:
             if record.stamp <= since:
                 break
@@ -183,6 +190,7 @@ class Store:
         records = list(self._records.values())
         self._records = OrderedDict((record.key, record) for record in records)
         self._stamped = sum(record.stamp > 0 for record in records)
+        self._newest = 0
         for record in records:
             if record.stamp or any(record.ports.values()):
                 self._stamp(record)
@@ -228,7 +236,7 @@ class Store:
     def _stamp(self, record: Record) -> None:
         self.generation += 1
         self._stamped += record.stamp == 0
-        record.stamp = self.generation
+        record.stamp = self._newest = self.generation
         self._records.move_to_end(record.key)
 
     def _mark_gone(self, record: Record) -> None:
