@@ -100,11 +100,8 @@ class Response:
         return b"".join(parts)
 
     def close(self) -> None:
-        """End it; a body that was read to its end leaves the connection for the next request."""
-        if self._raw.closed:
-            self._raw.release_conn()
-        else:
-            self._raw.close()
+        """End it; a body that was read to its end has left the connection for the next request."""
+        self._raw.close()
 
 
 class Transport:

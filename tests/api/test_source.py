@@ -27,13 +27,15 @@ def _threads() -> set[str]:
     return {t.name for t in threading.enumerate() if t.name.startswith("watch-")}
 
 
-@pytest.mark.parametrize("state", ["watching", "no answer", "waiting to retry"])
+@pytest.mark.parametrize("state", ["watching", "no answer", "waiting to retry", "asked to wait"])
 def test_stop_is_prompt_and_final(server: FakeAPIServer, source: Start, state: str) -> None:
     """Whatever the threads wait for, stop ends them in well under a second, for good."""
     if state == "no answer":
         server.silence()
     if state == "waiting to retry":
         server.fail(Fault(status=500), times=None)
+    if state == "asked to wait":
+        server.fail(Fault(status=429, retry_after="60"), times=None)
     source_, sink = source(listed=state == "watching", backoff_first=30.0, read_timeout=60.0)
     sink.wait(lambda: len(server.requests) >= 3)
     assert _threads() == {"watch-Service", "watch-EndpointSlice", "watch-Node"}

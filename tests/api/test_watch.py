@@ -237,6 +237,30 @@ def test_garbage_costs_a_reconnection(
     assert sink.lists() == 1
 
 
+def test_half_a_line_at_a_regular_end_is_garbage(
+    server: FakeAPIServer, source: Start, notes: Notes
+) -> None:
+    """An answer that is over inside a line is no watch that ended in good order."""
+    server.fail(Fault(body=b'{"type":"ADDED","obj'), verb="watch", plural="services")
+    _, sink = source()
+    sink.wait(notes.ends)
+
+    assert notes.ends() == [WatchEnd.GARBLED]
+
+
+def test_delays_begin_anew_after_a_healthy_watch(server: FakeAPIServer, source: Start) -> None:
+    """Five failures have made the next delay 0.64 s; half a second of watching makes it 0.02."""
+    server.fail(Fault(status=500), verb="watch", plural="services", times=5)
+    _, sink = source(backoff_first=0.02, backoff_cap=30.0)
+    _watching(server, sink)
+    time.sleep(0.5)
+    cut_at = time.monotonic()
+    server.cut()
+    sink.wait(lambda: len(server.seen("watch", "services")) == 7)
+
+    assert server.seen("watch", "services")[-1].at - cut_at < 0.4
+
+
 def test_garbage_again_and_again_lists_again(server: FakeAPIServer, source: Start) -> None:
     """If a resumed watch brings nothing but garbage once more, the version is given up."""
     server.put(service("s"))
