@@ -148,7 +148,10 @@ def apply_conntrack(
     modules: Sysctls | None = None,
     cores: int | None = None,
 ) -> list[Outcome]:
-    """Apply kube-proxy's ``conntrack`` settings; as there, values are only ever raised.
+    """Apply kube-proxy's ``conntrack`` settings.
+
+    The table's size is only ever raised; timeouts and flags get exactly the value asked for,
+    as in kube-proxy 1.36 (its default for established connections is below the kernel's).
 
     Args:
         settings: the configuration.
@@ -169,9 +172,7 @@ def apply_conntrack(
         outcomes.append(
             (modules or Sysctls(Path("/sys"))).ensure(HASH_SIZE, buckets, at_least=True)
         )
-    outcomes += [
-        sysctls.ensure(name, value, at_least=True) for name, value in _values(settings) if value > 0
-    ]
+    outcomes += [sysctls.ensure(name, value) for name, value in _values(settings) if value > 0]
     return outcomes
 
 

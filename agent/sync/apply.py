@@ -186,6 +186,10 @@ class Syncer:
             jump for jump in jumps if canonical(jump.rule) not in present[jump.table, jump.source]
         )
 
+    def _look_again(self, view: KernelView) -> KernelView:
+        """After a refusal: tables in front of the refused one were accepted, with their jumps."""
+        return KernelView(view.chains, self.missing_jumps())
+
     # Writing -----------------------------------------------------------------------------
 
     def _apply(self, services: Sequence[Key], view: KernelView | None, outcome: Outcome) -> None:
@@ -196,6 +200,7 @@ class Syncer:
             except RestoreError as error:
                 if error.refusal is not Refusal.INPUT or view is None:
                     raise
+                view = self._look_again(view)
             else:
                 return
         self._apply_in_parts(services, view, outcome)
@@ -216,6 +221,7 @@ class Syncer:
             except RestoreError as error:
                 if view is None or not self._blame(transaction, error, outcome):
                     raise
+                view = self._look_again(view)
             else:
                 self._commit(services, transaction, gone, view)
                 self._deleted(deleted, outcome)
@@ -241,6 +247,7 @@ class Syncer:
                     or self._probe(transaction, error, outcome)
                 ):
                     raise
+                view = self._look_again(view)
             else:
                 self._commit(services, transaction, gone, view)
                 return

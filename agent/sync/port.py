@@ -20,7 +20,10 @@ class Refusal(enum.Enum):
 
 
 class RestoreError(Exception):
-    """A transaction was not accepted; the kernel holds what it held before.
+    """Restore input was not accepted.
+
+    Each table is a transaction of its own: tables in front of the one at fault were accepted,
+    that one and those behind it hold what they held before.
 
     Attributes:
         refusal: the kind.

@@ -51,7 +51,7 @@ def test_the_size_of_the_table_is_refused_outside_of_the_first_namespace(
     settings = Settings(
         max_per_core=int(size) // cores + 1,
         tcp_established_timeout=500_000,
-        udp_timeout=1,
+        udp_timeout=30,
     )
 
     def apply() -> list[tuple[str, Result, bool]]:
