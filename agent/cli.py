@@ -212,6 +212,56 @@ def cleanup(dry_run: bool, backend: str | None) -> None:
         click.echo("nothing to remove")
 
 
+@cli.command(context_settings=_CONTEXT)
+@click_options()
+def init(config: Path | None, **flags: Any) -> None:
+    """Set the kernel settings that need privilege, and end.
+
+    For a privileged init container, so that the agent's own container needs no privilege:
+    conntrack limits and timeouts, and route_localnet for node ports on 127.0.0.1. It reads
+    the agent's configuration. Ends with status 1 if a setting was refused.
+
+    \b
+    Example: onenth init --config /etc/onenth/config.yaml
+    """
+    from agent.commands.init import prepare
+    from agent.kernel.sysctl import Result
+
+    outcomes = prepare(_load(config, flags).config)
+    for one in outcomes:
+        note = f": {one.reason}" if one.reason else ""
+        before = "unknown" if one.before is None else one.before
+        click.echo(f"{one.name}: wanted {one.wanted}, was {before}, {one.result.value}{note}")
+    refused = [one.name for one in outcomes if one.result is Result.REFUSED]
+    if refused:
+        raise Failure(f"refused: {', '.join(refused)}; this needs a privileged container", RUNTIME)
+
+
+@cli.command(context_settings=_CONTEXT)
+@click_options()
+@click.argument("which", type=click.Choice(["healthz", "livez", "readyz"]))
+@click.option("--timeout", default=3.0, show_default=True, help="Seconds.")
+def probe(config: Path | None, which: str, timeout: float, **flags: Any) -> None:
+    """Ask the agent on this machine how it is.
+
+    Prints its answer, and ends with status 0 only if that is 200. For health checks of
+    containers without curl.
+
+    \b
+    Example: onenth probe readyz
+    """
+    from agent.commands.probe import ProbeError
+    from agent.commands.probe import probe as ask
+
+    try:
+        answer = ask(_load(config, flags).config, which, timeout)
+    except ProbeError as error:
+        raise Failure(str(error), RUNTIME) from error
+    click.echo(answer.body)
+    if answer.status != 200:
+        raise Failure(f"/{which} says {answer.status}", RUNTIME)
+
+
 @cli.command(name="config", context_settings=_CONTEXT)
 @click_options()
 @click.option("-o", "--output", type=click.Choice(["table", "yaml"]), default="table")

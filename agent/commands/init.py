@@ -1,0 +1,40 @@
+"""``onenth init``: set the kernel settings that only a privileged process may, and end.
+
+In a container that is not privileged ``/proc/sys`` cannot be written, with whatever
+capabilities. So a privileged init container runs this once, and the agent beside it does
+without (as kube-proxy's ``--init-only``). It takes the agent's configuration and changes the
+same settings that the agent would: only where the value is not there already.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent.config.node import node_settings
+from agent.kernel.sysctl import ROUTE_LOCALNET, Sysctls, apply_conntrack
+from agent.state.node import wants_localnet
+from agent.state.values import Family
+
+if TYPE_CHECKING:
+    from agent.config.model import Config
+    from agent.kernel.sysctl import Outcome
+
+
+def prepare(
+    config: Config, *, sysctls: Sysctls | None = None, modules: Sysctls | None = None
+) -> list[Outcome]:
+    """Apply the settings that the configuration asks for.
+
+    Args:
+        config: the agent's.
+        sysctls: ``/proc/sys``.
+        modules: ``/sys``.
+
+    Returns:
+        What became of each setting that is not left as it is.
+    """
+    sysctls = sysctls or Sysctls()
+    outcomes = apply_conntrack(config.conntrack, sysctls=sysctls, modules=modules)
+    if wants_localnet(Family.V4, node_settings(config)):
+        outcomes.append(sysctls.ensure(ROUTE_LOCALNET, 1))
+    return outcomes
