@@ -1,4 +1,4 @@
-"""From text to rules: the inverse of ``Rule.text``, and a reader of ``iptables-save``.
+"""From text to rules: the inverse of ``Rule.text``.
 
 The kernel gives a rule back in other words than it was given: addresses with their prefix,
 matches in another order, a probability as a multiple of 2^-31, defaults spelled out. So text is
@@ -13,7 +13,6 @@ operations, and each option is one look-up.
 from __future__ import annotations
 
 import functools
-import re
 from typing import TYPE_CHECKING
 
 from agent.rules.rule import (
@@ -39,13 +38,14 @@ from agent.rules.rule import (
     Statistic,
     Target,
 )
+from agent.rules.saved import parse_save
+from agent.rules.words import ParseError, integer, is_number, join, quote, shorten, tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
-_TOKEN = re.compile(r'"((?:[^"\\]|\\.)*)"(?=\s|$)|([^\s"]+)', re.DOTALL)
-_ESCAPE = re.compile(r"\\(.)", re.DOTALL)
-_PLAIN = re.compile(r"[^\s\"'\\]+")
+__all__ = ["ParseError", "parse_save"]  # from where they are defined; the rest is defined here
+
 _STATES = ("INVALID", "NEW", "RELATED", "ESTABLISHED", "UNTRACKED", "SNAT", "DNAT")
 _PROTOCOLS = {name: Protocol(name) for name in ("tcp", "udp", "sctp")}
 _NUMBERS = {"6": "tcp", "17": "udp", "132": "sctp"}
@@ -55,54 +55,6 @@ _FULL_MASKS = {"255.255.255.255", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"}
 PROBABILITY_STEPS = 2**31
 #: A kernel probability is a multiple of this; ten decimals are a little finer.
 PROBABILITY_STEP = 1 / PROBABILITY_STEPS
-
-
-class ParseError(ValueError):
-    """Text that is not a rule, a chain or a table as ``iptables-save`` writes them."""
-
-
-def tokens(text: str) -> list[str]:
-    """Words of a rule, quoted ones without their quotes and escapes.
-
-    Raises:
-        ParseError: a quotation mark stands alone or within a word.
-    """
-    if '"' not in text:
-        return text.split()
-    if "\\" not in text:
-        parts = text.split('"')
-        found: list[str] = []
-        for position, part in enumerate(parts):
-            if position % 2:
-                found.append(part)
-            else:
-                found += part.split()
-        if len(parts) % 2 and all(_parts_stand_alone(parts)):
-            return found
-    return _escaped_tokens(text)
-
-
-def _parts_stand_alone(parts: list[str]) -> Iterator[bool]:
-    """Whether what surrounds quoted words is blank next to them."""
-    last = len(parts) - 1
-    for position in range(0, last + 1, 2):
-        part = parts[position]
-        yield position == 0 or position == last == 0 or not part or part[0].isspace()
-        yield position == last or not part or part[-1].isspace()
-
-
-def _escaped_tokens(text: str) -> list[str]:
-    found: list[str] = []
-    position = 0
-    for match in _TOKEN.finditer(text):
-        if text[position : match.start()].strip():
-            break
-        quoted, plain = match.groups()
-        found.append(plain if quoted is None else _ESCAPE.sub(r"\1", quoted))
-        position = match.end()
-    if text[position:].strip():
-        raise ParseError(f"a quotation mark has no counterpart: {_shorten(text[position:])}")
-    return found
 
 
 @functools.lru_cache(maxsize=4096)
@@ -125,9 +77,9 @@ def read_rule(text: str) -> Rule:
     try:
         return _read_words(words)
     except IndexError:
-        raise ParseError(f"the rule ends behind {words[-1]!r}: {_shorten(text)}") from None
+        raise ParseError(f"the rule ends behind {words[-1]!r}: {shorten(text)}") from None
     except ParseError as error:
-        raise ParseError(f"{error}: {_shorten(text)}") from None
+        raise ParseError(f"{error}: {shorten(text)}") from None
 
 
 def canonical(rule: Rule) -> Rule:
@@ -160,7 +112,6 @@ def _read_words(words: list[str]) -> Rule:
     """The words of a rule, from left to right; IndexError where one is missing."""
     matches: list[Match] = []
     target: Target | None = None
-    module = ""
     position, end = 0, len(words)
     while position < end:
         name = words[position]
@@ -169,16 +120,13 @@ def _read_words(words: list[str]) -> Rule:
             position += 1
             name = words[position]
         if name == "-m":
-            module = words[position + 1]
-            reader = _MODULES.get(module, _read_foreign)
-            position = reader(words, position, matches)
+            read = _MODULES.get(words[position + 1], _read_foreign)
+            position = read(words, position, matches)
         elif name in _TARGET_OPTIONS:
             target = _target(name, words[position + 1], words[position + 2 :])
             break
-        elif (make := _OPTIONS.get((module, name)) or _GENERIC.get(name)) is not None:
-            found = make(words[position + 1], negated)
-            if found is not None:
-                matches.append(found)
+        elif (make := _OPTIONS.get(name)) is not None:
+            matches.append(make(words[position + 1], negated))
             position += 2
         elif name == "-c":  # counters, in what iptables -S -v prints
             position += 3
@@ -198,7 +146,7 @@ def _skip_module(_words: list[str], position: int, _matches: list[Match]) -> int
 def _read_foreign(words: list[str], position: int, matches: list[Match]) -> int:
     """A module that only other programs use, with all of its options."""
     end = _end_of_group(words, position + 2)
-    matches.append(Other(_join(words[position:end])))
+    matches.append(Other(join(words[position:end])))
     return end
 
 
@@ -207,7 +155,7 @@ def _end_of_group(words: list[str], position: int) -> int:
     while position < len(words):
         at = position + (words[position] == "!")
         name = words[at] if at < len(words) else ""
-        if name == "-m" or name in _TARGET_OPTIONS or name in _GENERIC or name in _FLAGS:
+        if name == "-m" or name in _TARGET_OPTIONS or name in _GENERIC:
             return position
         position = at + 1
     return position
@@ -216,13 +164,13 @@ def _end_of_group(words: list[str], position: int) -> int:
 def _read_unknown(words: list[str], position: int, matches: list[Match]) -> int:
     """An option that only other programs use, with its values."""
     at = position + (words[position] == "!")
-    if not words[at].startswith("-") or words[at] in {"-", "--"}:
+    if not words[at].startswith("--") and words[at] not in _GENERIC:
         raise ParseError(f"{words[at]!r} stands where an option should")
     end = at + 1
-    if words[at] not in _FLAGS:
+    if words[at] not in _WITHOUT_VALUE:
         while end < len(words) and not words[end].startswith("-") and words[end] != "!":
             end += 1
-    matches.append(Other(_join(words[position:end])))
+    matches.append(Other(join(words[position:end])))
     return end
 
 
@@ -245,10 +193,10 @@ def _read_recent(words: list[str], position: int, matches: list[Match]) -> int:
     foreign = values.get("--mask", next(iter(_FULL_MASKS))) not in _FULL_MASKS
     if not foreign and flags == {"--set"} and not seconds:
         matches.append(Recent(name))
-    elif not foreign and flags == {"--rcheck", "--reap"} and _is_number(seconds):
+    elif not foreign and flags == {"--rcheck", "--reap"} and is_number(seconds):
         matches.append(Recent(name, int(seconds)))
     else:
-        matches.append(Other(_join(words[position:end])))
+        matches.append(Other(join(words[position:end])))
     return end
 
 
@@ -261,7 +209,7 @@ def _read_statistic(words: list[str], position: int, matches: list[Match]) -> in
             if one_in:
                 matches.append(Statistic(one_in))
                 return end
-    matches.append(Other(_join(words[position:end])))
+    matches.append(Other(join(words[position:end])))
     return end
 
 
@@ -306,7 +254,7 @@ def _host(cidr: str) -> str:
     return cidr.removesuffix("/128") if ":" in cidr else cidr
 
 
-def _protocol(value: str, negated: bool) -> Match | None:  # noqa: FBT001  called by table
+def _protocol(value: str, negated: bool) -> Match:  # noqa: FBT001  called by table
     known = _PROTOCOLS.get(_NUMBERS.get(value, value))
     if known is None or negated:
         return Other(f"! -p {value}" if negated else f"-p {value}")
@@ -314,19 +262,19 @@ def _protocol(value: str, negated: bool) -> Match | None:  # noqa: FBT001  calle
 
 
 def _comment(value: str, negated: bool) -> Match:  # noqa: FBT001  called by table
-    return Comment(value) if not negated else Other(f"! --comment {_quote(value)}")
+    return Comment(value) if not negated else Other(f"! --comment {quote(value)}")
 
 
 def _port(value: str, negated: bool) -> Match:  # noqa: FBT001  called by table
-    if not negated and _is_number(value):
+    if not negated and is_number(value):
         return DestinationPort(int(value))
     return Other(f"! --dport {value}" if negated else f"--dport {value}")
 
 
 def _mark(value: str, negated: bool) -> Match:  # noqa: FBT001  called by table
     mark, slash, mask = value.partition("/")
-    number = _integer(mark)
-    if slash and _integer(mask) == number:
+    number = integer(mark)
+    if slash and integer(mask) == number:
         return Mark(number, negated)
     return Other(f"-m mark {'! ' if negated else ''}--mark {value}")
 
@@ -351,25 +299,70 @@ def _nfacct(value: str, negated: bool) -> Match:  # noqa: FBT001  called by tabl
     return Nfacct(value) if not negated else Other(f"-m nfacct ! --nfacct-name {value}")
 
 
-Reader = "Callable[[list[str], int, list[Match]], int]"
-#: Options that need no module.
-_GENERIC: dict[str, Callable[[str, bool], Match | None]] = {
+#: Options that belong to no module; those of other programs' rules included.
+_GENERIC = {"-s", "-d", "-i", "-p", "-o", "-f", "-4", "-6"}
+_WITHOUT_VALUE = {"-f", "-4", "-6"}
+_TARGET_OPTIONS = {"-j", "-g"}
+_OPTIONS: dict[str, Callable[[str, bool], Match]] = {
     "-s": _source,
     "-d": _destination,
     "-i": InInterface,
     "-p": _protocol,
+    "--comment": _comment,
+    "--dport": _port,
+    "--mark": _mark,
+    "--ctstate": _states,
+    "--src-type": _address_type("src"),
+    "--dst-type": _address_type("dst"),
+    "--nfacct-name": _nfacct,
 }
-#: Generic options of other programs' rules; those without a value first.
-_FLAGS = {"-f", "-4", "-6", "-o"}
-#: Options of a module, by module and option.
-_OPTIONS: dict[tuple[str, str], Callable[[str, bool], Match | None]] = {
-    ("comment", "--comment"): _comment,
-    ("tcp", "--dport"): _port,
-    ("udp", "--dport"): _port,
-    ("sctp", "--dport"): _port,
-    ("mark", "--mark"): _mark,
-    ("conntrack", "--ctstate"): _states,
-    ("addrtype", "--src-type"): _address_type("src"),
-    ("addrtype", "--dst-type"): _address_type("dst"),
-    ("nfacct", "--nfacct-name"): _nfacct,
+_MODULES: dict[str, Callable[[list[str], int, list[Match]], int]] = {
+    **dict.fromkeys(
+        ("comment", "tcp", "udp", "sctp", "addrtype", "mark", "conntrack", "nfacct"), _skip_module
+    ),
+    "recent": _read_recent,
+    "statistic": _read_statistic,
 }
+
+
+# Targets ---------------------------------------------------------------------------------
+
+
+def _target(option: str, name: str, rest: Sequence[str]) -> Target:
+    target: Target | None = None
+    match (option, name, rest):
+        case ("-j", "MASQUERADE", [] | ["--random-fully"]):
+            target = Masquerade(random_fully=bool(rest))
+        case ("-j", _, []):
+            target = Jump(name)
+        case ("-j", "DNAT", ["--to-destination", destination]):
+            target = Dnat(destination)
+        case ("-j", "MARK", [("--or-mark" | "--xor-mark") as operation, mark]):
+            target = SetMark(operation[2:-5], integer(mark))
+        case ("-j", "MARK", ["--set-xmark", value]):
+            target = _set_xmark(value)
+        case ("-j", "REJECT", ["--reject-with", kind]) if kind in _DEFAULT_REJECTS:
+            target = Jump("REJECT")
+    return target or OtherTarget(join([option, name, *rest]))
+
+
+def _set_xmark(value: str) -> Target:
+    """``--or-mark X`` is kept as X/X, and ``--xor-mark X`` as X/0."""
+    mark, slash, mask = value.partition("/")
+    number = integer(mark)
+    if slash and integer(mask) == 0:
+        return SetMark("xor", number)
+    if slash and integer(mask) == number:
+        return SetMark("or", number)
+    return OtherTarget(f"-j MARK --set-xmark {value}")
+
+
+def equal(ours: Iterable[str], theirs: Iterable[str]) -> bool:
+    """Whether two lists of rule texts mean the same rules in the same order.
+
+    Raises:
+        ParseError: one of them is no rule.
+    """
+    return [canonical(parse_rule(text)) for text in ours] == [
+        canonical(parse_rule(text)) for text in theirs
+    ]
