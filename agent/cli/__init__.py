@@ -1,0 +1,36 @@
+"""The command line. Each command imports what it needs when it runs: the daemon stays small.
+
+Exit codes: 0 ok, 1 something failed at runtime, 2 usage or configuration, 3 a privilege or a
+tool is missing, 4 the API server refused.
+"""
+
+from __future__ import annotations
+
+import click
+
+from agent import __version__
+from agent.cli import about, daemon, rules
+from agent.cli.base import CONTEXT
+
+
+@click.group(context_settings=CONTEXT)
+@click.version_option(__version__, prog_name="onenth")
+def cli() -> None:
+    """Give every endpoint of a Service exactly one n-th of its connections.
+
+    A node agent that programs Kubernetes Services as netfilter rules, as kube-proxy's
+    iptables mode does.
+    """
+
+
+for _command in (
+    *(daemon.run, daemon.init, daemon.probe, daemon.show_config),
+    *(rules.render, rules.cleanup),
+    *(about.demo, about.version, about.completion),
+):
+    cli.add_command(_command)
+
+
+def main() -> None:
+    """Run the command line and exit."""
+    cli()

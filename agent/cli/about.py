@@ -1,0 +1,99 @@
+"""Commands around the product: demo, version, completion."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+
+import click
+
+from agent import __version__
+from agent.cli.base import BACKENDS, CONTEXT, HOST, RUNTIME, Failure
+
+
+@click.command(context_settings=CONTEXT)
+@click.option("--backend", type=BACKENDS, default="nft", show_default=True)
+@click.option("--connections", default=3000, show_default=True, help="To each address.")
+def demo(backend: str, connections: int) -> None:
+    """Show it: a node, three pods and a client in network namespaces.
+
+    Needs root. Ends with status 0 only if everything that it shows held. Nothing outside
+    of its namespaces is touched, and they are removed at the end, also after Ctrl-C.
+
+    \b
+    Example: onenth demo --backend legacy
+    """
+    from rich.console import Console
+
+    from agent.demo.demo import DemoError, run
+    from agent.demo.namespaces import NamespaceError
+
+    if os.geteuid() != 0:
+        raise Failure("the demo makes network namespaces, which takes root; try sudo", HOST)
+    try:
+        failed = run(backend, Console(highlight=False, soft_wrap=True), connections=connections)
+    except (DemoError, NamespaceError) as error:
+        raise Failure(str(error), RUNTIME) from error
+    except KeyboardInterrupt:
+        raise Failure("interrupted; everything has been taken down again", 130) from None
+    if failed:
+        raise Failure("did not hold: " + "; ".join(failed), RUNTIME)
+
+
+@click.command(context_settings=CONTEXT)
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+def version(output: str) -> None:
+    """Print versions: of this program, Python, the kernel, iptables and libraries.
+
+    \b
+    Example: onenth version -o json
+    """
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    from agent.kernel.detect import installed as installed_tools
+    from agent.kernel.errors import ToolMissingError
+    from agent.kernel.tools import SubprocessRunner
+
+    facts = {
+        "onenth": __version__,
+        "python": platform.python_version(),
+        "kernel": os.uname().release,
+    }
+    try:
+        tools = installed_tools(SubprocessRunner())
+    except ToolMissingError:
+        tools = {}
+    for backend, tool in tools.items():
+        facts[f"iptables-{backend.value}"] = ".".join(map(str, tool.version)) if tool else "absent"
+    for name in ("kubernetes", "msgspec", "prometheus-client", "pyroute2", "structlog"):
+        try:
+            facts[name] = installed(name)
+        except PackageNotFoundError:
+            facts[name] = "absent"
+    if output == "json":
+        click.echo(json.dumps(facts))
+        return
+    for name, value in facts.items():
+        click.echo(f"{name} {value}")
+
+
+@click.command(context_settings=CONTEXT)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print a completion script for a shell.
+
+    \b
+    Example: onenth completion bash > /etc/bash_completion.d/onenth
+    """
+    from click.shell_completion import get_completion_class
+
+    found = get_completion_class(shell)
+    if found is None:
+        raise Failure(f"this click knows no completion for {shell}", RUNTIME)
+    click.echo(
+        found(
+            click.get_current_context().find_root().command, {}, "onenth", "_ONENTH_COMPLETE"
+        ).source()
+    )

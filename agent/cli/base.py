@@ -1,0 +1,40 @@
+"""What all commands share: exit codes, errors for people, the configuration."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from agent.config.load import Loaded
+
+OK, RUNTIME, USAGE, HOST, REFUSED = range(5)
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
+BACKENDS = click.Choice(["legacy", "nft"])
+
+
+class Failure(click.ClickException):
+    """An error for people, with the exit code that it means."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.exit_code = code  # type: ignore[misc]  # click says ClassVar and reads the instance
+
+
+def load_config(config: Path | None, flags: Mapping[str, Any]) -> Loaded:
+    """The configuration from flags, the environment and a file.
+
+    Raises:
+        Failure: it cannot be used.
+    """
+    from agent.config.load import ConfigError, load
+
+    try:
+        return load(flags, os.environ, config)
+    except ConfigError as error:
+        raise Failure(str(error), error.exit_code) from error

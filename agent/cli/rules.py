@@ -1,0 +1,106 @@
+"""Commands that write rules: to the standard output, or away."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agent.cli.base import BACKENDS, CONTEXT, HOST, RUNTIME, USAGE, Failure, load_config
+from agent.config.options import click_options
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@click.command(context_settings=CONTEXT)
+@click_options()
+@click.option("--family", type=click.Choice(["IPv4", "IPv6"]), help="Only this family.")
+@click.option("--node-label", multiple=True, metavar="KEY=VALUE", help="A label of the Node.")
+@click.option(
+    "--node-address",
+    multiple=True,
+    metavar="CIDR",
+    help="An address on the node's interfaces, for node ports on some addresses only.",
+)
+@click.option("--tcp-be-liberal", is_flag=True, help="As if the sysctl were set.")
+@click.option("--nfacct", is_flag=True, help="As if the kernel had the nfacct match.")
+@click.option("--no-random-fully", is_flag=True, help="As with an old iptables.")
+def render(config: Path | None, **flags: Any) -> None:
+    """Print the iptables-restore input for a set of manifests.
+
+    Needs no privileges and changes nothing. Problems of the manifests are printed on
+    standard error.
+
+    \b
+    Example: onenth render --manifests ./manifests --node-name node-1 --family IPv4
+    Example: kubectl get svc,endpointslices -A -o json | onenth render --manifests -
+    """
+    from agent.cluster.manifests import ManifestError
+    from agent.commands.render import Pretended
+    from agent.commands.render import render as render_manifests
+    from agent.state.node import KernelFacts
+    from agent.state.values import Family
+
+    family = flags.pop("family")
+    labels = dict(_label(text) for text in flags.pop("node_label"))
+    nfacct = flags.pop("nfacct")
+    facts = KernelFacts(
+        tcp_liberal=flags.pop("tcp_be_liberal"),
+        random_fully=not flags.pop("no_random_fully"),
+        count_invalid=nfacct,
+        count_localhost=nfacct,
+        addresses=flags.pop("node_address"),
+    )
+    families = tuple(Family) if family is None else (Family(family),)
+    loaded = load_config(config, flags)
+    if not loaded.config.manifests:
+        raise Failure("nothing to render: give --manifests FILE, FOLDER or -", USAGE)
+    try:
+        rendered = render_manifests(loaded.config, Pretended(labels, facts, families))
+    except ManifestError as error:
+        raise Failure(str(error), USAGE) from error
+    for problem in rendered.problems:
+        click.echo(problem, err=True)
+    for one, text in rendered.texts.items():
+        tool = "iptables-restore" if one is Family.V4 else "ip6tables-restore"
+        click.echo(f"# {one.value}: for {tool} --noflush")
+        click.echo(text, nl=False)
+
+
+def _label(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise Failure(f"--node-label {text!r} is not KEY=VALUE", USAGE)
+    return key, value
+
+
+@click.command(context_settings=CONTEXT)
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("--backend", type=BACKENDS, help="Only this backend. [default: both]")
+def cleanup(dry_run: bool, backend: str | None) -> None:
+    """Remove the rules of this agent, or of kube-proxy, and nothing else.
+
+    Both families and both backends. Running it again does no harm. Established
+    connections lose their translation only when conntrack forgets them.
+
+    \b
+    Example: onenth cleanup --dry-run
+    """
+    from agent.commands.cleanup import clean
+    from agent.kernel.errors import HostError
+    from agent.sync.port import ReadError, RestoreError
+
+    try:
+        removed = clean(backend, dry_run=dry_run)
+    except HostError as error:
+        raise Failure(str(error), HOST) from error
+    except (ReadError, RestoreError) as error:
+        raise Failure(f"not everything could be removed: {error}", RUNTIME) from error
+    verb = "would remove" if dry_run else "removed"
+    for part in removed:
+        click.echo(
+            f"{part.backend} {part.family}: {verb} {part.chains} chains and {part.jumps} jumps"
+        )
+    if not removed:
+        click.echo("nothing to remove")
