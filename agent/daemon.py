@@ -13,7 +13,6 @@ import contextlib
 import os
 import queue
 import random
-import signal
 import time
 from typing import TYPE_CHECKING
 
@@ -45,6 +44,7 @@ from agent.state.node import NodeInfo, NodeSettings, node_view, wants_localnet
 from agent.state.store import Store
 from agent.state.triggers import TriggerTimes
 from agent.state.values import Family
+from agent.stopping import Interruptible, Stop, StoppedError
 from agent.sync.apply import Syncer, SyncSettings
 from agent.sync.audit import Audit
 from agent.sync.controller import Controller, FactsChanged, SourceEndedError, Track
@@ -58,7 +58,6 @@ if TYPE_CHECKING:
     from agent.config.load import Loaded
     from agent.config.model import Config
     from agent.kernel.detect import Choice
-    from agent.sync.port import Kernel
 
 #: Services in one transaction of a backend whose time grows faster than the transaction.
 BATCHES = {Backend.NFT: 50, Backend.LEGACY: None}
@@ -69,10 +68,6 @@ _MAX_EVENTS = 10_000
 
 class StartError(Exception):
     """The configuration asks for something that cannot be had (exit code 2)."""
-
-
-class _Stop:
-    """On the queue: end the loop."""
 
 
 def run(loaded: Loaded) -> int:
@@ -107,7 +102,9 @@ class _Agent:
     def __init__(self, config: Config) -> None:
         self._config = config
         self._log = logs.get()
-        self._queue: queue.SimpleQueue[Event | FactsChanged | _Stop] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Event | FactsChanged | Stop] = queue.SimpleQueue()
+        self._stop = Stop()
+        self._stop.catch(self._queue.put)
         self._cleanups = contextlib.ExitStack()
         self._runner = SubprocessRunner()
         self._sysctls = Sysctls()
@@ -267,7 +264,8 @@ class _Agent:
 
     def _track(self, family: Family, settings: NodeSettings) -> Track:
         periods = self._config.iptables
-        kernel: Kernel = Iptables(self._capabilities.tool, family, runner=self._runner)
+        tool = self._capabilities.tool
+        kernel = Interruptible(Iptables(tool, family, runner=self._runner), self._stop)
         health, udp = HealthPorts(family), UdpServices(family)
         view = node_view(family, settings, NodeInfo(), self._facts(family))
         syncer = Syncer(
@@ -289,15 +287,16 @@ class _Agent:
 
     def run(self) -> int:
         """Start the threads and work until the end; returns the exit code."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda number, _: self._stop(number))
         self._start()
         try:
             self._loop()
+        except StoppedError:
+            self._log.info("left a sync between two transactions")
         except SourceEndedError as error:
             self._log.error("the source of objects failed", error=str(error), refused=error.refused)
             return 4 if error.refused else 1
-        self._log.info("stopped; the rules stay")
+        name = self._stop.signal.name if self._stop.signal is not None else ""
+        self._log.info("stopped; the rules stay", signal=name)
         return 0
 
     def _start(self) -> None:
@@ -350,14 +349,10 @@ class _Agent:
             # Bounded, so that a flood of events cannot put off the sync that they ask for.
             for count in range(_MAX_EVENTS):
                 event = self._queue.get_nowait() if count else self._queue.get(timeout=timeout)
-                if isinstance(event, _Stop):
+                if isinstance(event, Stop):
                     return False
                 self._controller.handle(event)
         return True
-
-    def _stop(self, number: int) -> None:
-        self._log.info("stopping", signal=signal.Signals(number).name)
-        self._queue.put(_Stop())
 
     # What threads report -----------------------------------------------------------------
 
