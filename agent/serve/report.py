@@ -16,11 +16,12 @@ from agent.cluster.objects import Kind
 from agent.sync.port import ReadError, RestoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from agent.cluster.events import Recorder
     from agent.cluster.feed import Rejected
     from agent.cluster.objects import Key
+    from agent.rules.ruleset import RuleSet
     from agent.serve.health import HealthState
     from agent.serve.metrics import Metrics
     from agent.serve.nodeports import HealthCheckPorts, PortFailure
@@ -107,6 +108,7 @@ class Reporter:
         self._waiting = {Kind.SERVICE: 0, Kind.SLICE: 0}
         self._views: dict[Family, NodeView] = {}
         self._checks: dict[Family, tuple[dict[Key, int], dict[Key, int]]] = {}
+        self._known: dict[Family, RuleSet] = {}
 
     # Objects -----------------------------------------------------------------------------
 
@@ -146,10 +148,22 @@ class Reporter:
         self._count_unusable(kind)
 
     def settled(self, kind: Kind, key: Key) -> None:
-        """Nothing is wrong with the object, any more."""
+        """Nothing is wrong with the object, any more; perhaps it is gone."""
         if self._unusable.pop((kind, key), None) is not None:
-            self._log.info("object is usable again", kind=kind.value, object=str(key))
+            self._log.info("object is no problem any more", kind=kind.value, object=str(key))
             self._count_unusable(kind)
+
+    def relisted(self, kind: Kind, bad: Collection[Key | None]) -> None:
+        """Forget what was wrong with objects of which a whole list says nothing bad."""
+        for place in [place for place in self._unusable if place[0] is kind]:
+            if place[1] not in bad:
+                self._log.info(
+                    "object is no problem any more",
+                    kind=kind.value,
+                    object=str(place[1] or "(no name)"),
+                )
+                del self._unusable[place]
+        self._count_unusable(kind)
 
     def _count_unusable(self, kind: Kind) -> None:
         count = sum(1 for known, _ in self._unusable if known is kind)
@@ -161,10 +175,10 @@ class Reporter:
         )
 
     def listed(self, kind: Kind) -> None:
-        """Say that a first list is complete; with both, the agent may become ready."""
+        """Say that a first list is complete; with all of them, the agent may become ready."""
         self._lists.add(kind)
         self._log.info("first list is complete", kind=kind.value)
-        if self._lists >= {Kind.SERVICE, Kind.SLICE}:
+        if self._lists.issuperset(Kind):
             self._health.lists_complete()
 
     # The node ----------------------------------------------------------------------------
@@ -211,6 +225,8 @@ class Reporter:
         )
         ips = [ips for known in self._views.values() if (ips := known.node_port_ips) is not None]
         self._ports.set_addresses([ip for one in ips for ip in one] if ips else None)
+        if self._checks:  # ports that are open move with the addresses
+            self._serve_checks()
 
     # Syncs -------------------------------------------------------------------------------
 
@@ -273,6 +289,12 @@ class Reporter:
         internal, external = syncer.rules.without_local_endpoints()
         sync.no_local_endpoints(family, internal=internal, external=external)
         sync.set_aside(family, len(syncer.quarantine.entries))
+        self._known[family] = syncer.rules
+        known = self._known.values()
+        self._metrics.state(
+            services=len({key for rules in known for key in rules.services}),
+            endpoints=sum(rules.total_endpoints for rules in known),
+        )
 
     def failed(
         self,
@@ -325,6 +347,10 @@ class Reporter:
         A dual-stack Service has the same pods in both families; the family with more counts.
         """
         self._checks[view.family] = (dict(ports), dict(ready))
+        self._serve_checks()
+
+    def _serve_checks(self) -> None:
+        """Open what any family wants."""
         wanted: dict[Key, int] = {}
         local: dict[Key, int] = {}
         for numbers, counts in self._checks.values():

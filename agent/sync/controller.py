@@ -3,7 +3,8 @@
 Everything that the agent knows is owned here, by a single thread, so there are no locks. Each
 family has its own pace and its own memory: one that fails does not hold up the other. Nothing
 is written before the first whole lists of Services and of EndpointSlices are known, since a
-partial view would take working rules away.
+partial view would take working rules away, nor before the Node was asked for: without its
+addresses, ranges and zone, rules that an earlier process wrote right would be written wrong.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from agent.state.values import Family
 from agent.sync.port import ReadError, RestoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Sequence
+    from collections.abc import Callable, Container, Iterable, Sequence
 
     from agent.cluster.feed import Event
     from agent.cluster.objects import Key, Object
     from agent.state.flows import UdpServices
     from agent.state.healthports import HealthPorts
     from agent.state.node import KernelFacts
+    from agent.state.services import Problem
     from agent.state.store import Change, Store
     from agent.sync.apply import Syncer
     from agent.sync.audit import Audit
@@ -81,12 +83,13 @@ class Controller:
         self._clock = clock
         self._info: NodeInfo | None = None
         self._listed: set[Kind] = set()
+        self._shown: set[Family] = set()
         self._node_ips: dict[Family, list[str]] = {}
 
     @property
     def ready(self) -> bool:
-        """Whether the first lists of Services and EndpointSlices are complete."""
-        return {Kind.SERVICE, Kind.SLICE} <= self._listed
+        """Whether the first lists of all kinds are complete."""
+        return self._listed.issuperset(Kind)
 
     # Events ------------------------------------------------------------------------------
 
@@ -115,8 +118,6 @@ class Controller:
                 self._accept_one(kind, key, self._delete(event))
 
     def _replace(self, event: Replaced) -> None:
-        for rejected in event.rejected:
-            self._observer.rejected(rejected)
         self._observer.changed(event.kind)
         if event.kind is Kind.SERVICE:
             services = [obj for obj in event.objects if isinstance(obj, Service)]
@@ -125,6 +126,14 @@ class Controller:
             slices = [obj for obj in event.objects if isinstance(obj, EndpointSlice)]
             change = self.store.replace_slices(slices)
         self._accept(event.kind, change)
+        self._list_taken(event, change.problems)
+
+    def _list_taken(self, event: Replaced, problems: Iterable[Problem] = ()) -> None:
+        """A whole list says which objects are bad; all others of its kind are not, or are gone."""
+        for rejected in event.rejected:
+            self._observer.rejected(rejected)
+        bad = {rejected.key for rejected in event.rejected} | {one.key for one in problems}
+        self._observer.relisted(event.kind, bad)
         if event.kind not in self._listed:
             self._listed.add(event.kind)
             self._observer.listed(event.kind)
@@ -185,6 +194,7 @@ class Controller:
             case Replaced(_, objects):
                 mine = [obj for obj in objects if obj.metadata.name == name]
                 self._put_node(mine[0] if mine else None)
+                self._list_taken(event)
             case Upserted(_, obj) if obj.metadata.name == name:
                 self._put_node(obj)
             case Deleted(_, key) if key.name == name:
@@ -194,7 +204,6 @@ class Controller:
         info = node_info(node) if isinstance(node, Node) else None
         if Kind.NODE in self._listed and info == self._info:
             return
-        self._listed.add(Kind.NODE)
         self._info = info
         self._observer.node(info)
         self._refresh_views()
@@ -205,11 +214,14 @@ class Controller:
             facts = self._facts(track.family)
             self._node_ips[track.family] = [cidr.partition("/")[0] for cidr in facts.addresses]
             view = node_view(track.family, self._settings, self._info or NodeInfo(), facts)
-            if view != track.syncer.rules.node:
+            changed = view != track.syncer.rules.node
+            if changed:
                 track.syncer.set_node(self.store, view)
+            if changed or track.family not in self._shown:
+                self._shown.add(track.family)
                 self._observer.view(view)
-                if self.ready:
-                    self._request({track.family})
+            if changed and self.ready:
+                self._request({track.family})
 
     # Work --------------------------------------------------------------------------------
 
@@ -219,7 +231,10 @@ class Controller:
             return None
         times = [track.pace.sync_at() for track in self.tracks]
         times += [track.pace.check_at() for track in self.tracks]
-        times += [track.syncer.quarantine.next_due() for track in self.tracks]
+        # One that has passed has been requested, and what the pace says of it holds.
+        now = self._clock()
+        due = [track.syncer.quarantine.next_due() for track in self.tracks]
+        times += [time for time in due if time is not None and time > now]
         return min((time for time in times if time is not None), default=None)
 
     def step(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from agent.cluster.feed import Rejected
     from agent.cluster.objects import Key, Kind
@@ -32,6 +32,9 @@ class Observer(Protocol):
 
     def settled(self, kind: Kind, key: Key) -> None:
         """An object was put without a problem, or is gone."""
+
+    def relisted(self, kind: Kind, bad: Collection[Key | None]) -> None:
+        """A whole list of a kind came, in which only these objects have problems."""
 
     def listed(self, kind: Kind) -> None:
         """The first whole list of a kind is known."""
