@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 from agent.demo import namespaces
 from agent.demo.namespaces import Namespace, NamespaceError
 from agent.demo.testbed import Testbed
+from tests.kernel.running import BACKENDS
+from tests.kernel.smallcluster import SmallCluster
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -68,6 +71,28 @@ def make_namespace() -> Iterator[Callable[[], Namespace]]:
 def namespace(make_namespace: Callable[[], Namespace]) -> Namespace:
     """An empty namespace (loopback up)."""
     return make_namespace()
+
+
+@pytest.fixture(scope="session")
+def clusters() -> Iterator[Callable[[str], SmallCluster]]:
+    """Makes the cluster of a backend when it is first asked for; all tests share it."""
+    made: dict[str, SmallCluster] = {}
+    with contextlib.ExitStack() as stack:
+
+        def get(backend: str) -> SmallCluster:
+            if backend not in made:
+                made[backend] = stack.enter_context(SmallCluster(backend))
+            return made[backend]
+
+        yield get
+
+
+@pytest.fixture(params=BACKENDS)
+def cluster(
+    request: pytest.FixtureRequest, clusters: Callable[[str], SmallCluster]
+) -> SmallCluster:
+    """A cluster with an agent and servers, which a test must leave as it found it."""
+    return clusters(request.param)
 
 
 @pytest.fixture
