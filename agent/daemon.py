@@ -269,7 +269,7 @@ class _Agent:
         health, udp = HealthPorts(family), UdpServices(family)
         view = node_view(family, settings, NodeInfo(), self._facts(family))
         syncer = Syncer(
-            RuleSet(view),
+            RuleSet(view, self._config.dispatch),
             MeteredKernel(kernel, family, self._metrics),
             SyncSettings(BATCHES[self._capabilities.backend], periods.sync_period),
             time.monotonic,

@@ -16,6 +16,8 @@ SVL = "KUBE-SVL-"
 EXT = "KUBE-EXT-"
 FW = "KUBE-FW-"
 SEP = "KUBE-SEP-"
+#: Branches of the tree through which packets find their Service (``agent.rules.tree``).
+TREE = "KUBE-TREE-"
 
 SERVICES = "KUBE-SERVICES"
 EXTERNAL_SERVICES = "KUBE-EXTERNAL-SERVICES"
@@ -35,6 +37,16 @@ def service_hash(port_name: str, protocol: str, endpoint: str = "") -> str:
     """The 16 characters behind the prefix."""
     digest = hashlib.sha256(f"{port_name}{protocol}{endpoint}".encode()).digest()
     return base64.b32encode(digest[:10]).decode("ascii")
+
+
+def tree_chain(root: str, path: str) -> str:
+    """A branch below a dispatch chain; the same path has the same name on every node."""
+    return TREE + service_hash(root, path)
+
+
+def is_tree_chain(chain: str) -> bool:
+    """Whether the chain is a branch of a dispatch tree."""
+    return chain.startswith(TREE)
 
 
 def is_service_chain(chain: str) -> bool:

@@ -68,6 +68,17 @@ class DestinationPort(Value, frozen=True):
         return f"--dport {self.port}"
 
 
+class DestinationPorts(Value, frozen=True):
+    """``--dport``: a range of ports, both ends included."""
+
+    first: int
+    last: int
+
+    def text(self) -> str:
+        """As ``iptables-restore`` reads it."""
+        return f"--dport {self.first}:{self.last}"
+
+
 class InInterface(Value, frozen=True):
     """``-i``: a name, or a prefix that ends with ``+``."""
 
@@ -214,6 +225,7 @@ Match = (
     | Source
     | Destination
     | DestinationPort
+    | DestinationPorts
     | InInterface
     | AddressType
     | Mark

@@ -7,9 +7,16 @@ planner's business (``agent.sync.plan``).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from agent.rules.dispatch import Dispatch, Owner
+from agent.rules.dispatch import (
+    ChainId,
+    Dispatch,
+    FlatDispatch,
+    OwnedRules,
+    Owner,
+    TreeDispatch,
+)
 from agent.rules.service import Compiled, Place, compile_port
 from agent.rules.static import BASE_CHAINS, node_port_tail, static_chains
 from agent.state.selection import select
@@ -23,9 +30,13 @@ if TYPE_CHECKING:
 
 #: Above this number of endpoints, ready or not, rules of endpoints carry no comments.
 LARGE_CLUSTER = 1000
+#: ``dispatch: auto`` grows a tree above so many service ports, and is flat again below so many.
+TREE_ABOVE = 200
+FLAT_BELOW = 150
 
 ServiceChains = dict[Owner, Compiled]
 Tables = dict[str, dict[str, list[str] | tuple[str, ...]]]
+Layout = Literal["auto", "flat", "tree"]
 
 
 class RuleSet:
@@ -34,18 +45,28 @@ class RuleSet:
     Attributes:
         node: what rules depend on besides Services.
         services: compiled service ports by Service; Services without any are absent.
-        dispatch: their portals.
+        dispatch: their portals, in the layout in force.
         set_aside: Services whose rules the kernel refused; they are compiled to nothing.
+        comments: whether rules of endpoints carry comments.
     """
 
-    def __init__(self, node: NodeView) -> None:
+    def __init__(self, node: NodeView, layout: Layout = "flat") -> None:
         self.node = node
         self.services: dict[Key, ServiceChains] = {}
-        self.dispatch = Dispatch()
         self.set_aside: set[Key] = set()
         self.comments = True
+        self._layout = layout
+        self._totals = _Totals()
         self._endpoints: dict[Key, int] = {}
         self._total_endpoints = 0
+        self._changed: set[ChainId] = set()
+        self._gone: set[ChainId] = set()
+        self.dispatch: Dispatch = self._new_dispatch(tree=layout == "tree")
+
+    @property
+    def tree(self) -> bool:
+        """Whether packets find their Service through a tree."""
+        return isinstance(self.dispatch, TreeDispatch)
 
     @property
     def total_endpoints(self) -> int:
@@ -67,11 +88,13 @@ class RuleSet:
         if comments != self.comments:
             self.comments = comments
             touched |= self.recompile(everything)
+        self._choose_layout()
         return touched
 
     def recompile(self, everything: Iterable[Record], node: NodeView | None = None) -> set[Key]:
         """Compile everything anew, perhaps for a node that has changed."""
         self.node = node or self.node
+        self._changed |= {*static_chains(self.node), Place.NAT_SERVICES.value}
         return {record.key for record in everything if self._compile(record)}
 
     def _compile(self, record: Record) -> bool:
@@ -98,54 +121,99 @@ class RuleSet:
         if before == compiled:
             return False
         for owner in before.keys() - compiled.keys():
-            self.dispatch.set(owner, ())
+            self.dispatch.put(owner, ())
         for owner, chains in compiled.items():
-            self.dispatch.set(owner, chains.portals)
+            known = before.get(owner)
+            if known is None or known.portals != chains.portals:
+                self.dispatch.put(owner, chains.portals)
+        self._totals.replace(before.values(), compiled.values())
         if compiled:
             self.services[key] = compiled
         else:
             del self.services[key]
         return True
 
-    def place_rules(self, place: Place) -> list[tuple[Owner | None, str]]:
-        """Rules of one dispatch chain with their owners; the node-port tail has none."""
-        rules: list[tuple[Owner | None, str]] = list(self.dispatch.rules(place))
-        if place is Place.NAT_SERVICES:
+    # The layout --------------------------------------------------------------------------
+
+    def _new_dispatch(self, *, tree: bool) -> Dispatch:
+        return TreeDispatch(self.node.family.host_bits) if tree else FlatDispatch()
+
+    def _choose_layout(self) -> None:
+        """Change over between flat and tree; in between, what is stays."""
+        if self._layout != "auto":
+            return
+        ports = self._totals.ports
+        tree = ports > (FLAT_BELOW if self.tree else TREE_ABOVE)
+        if tree == self.tree:
+            return
+        left = set(self.dispatch.chains())
+        self.dispatch = self._new_dispatch(tree=tree)
+        for compiled in self.services.values():
+            for owner, chains in compiled.items():
+                self.dispatch.put(owner, chains.portals)
+        self._gone |= left - set(self.dispatch.chains())
+
+    # Shared chains -----------------------------------------------------------------------
+
+    def take_changes(self) -> tuple[set[ChainId], set[ChainId]]:
+        """Shared chains that changed, and those that are gone, since this was last called."""
+        changed, gone = self.dispatch.take_changes()
+        changed |= self._changed
+        gone = (gone | self._gone) - changed
+        self._changed, self._gone = set(), set()
+        return changed, gone
+
+    def shared_ids(self) -> Iterable[ChainId]:
+        """All chains that are not of one Service."""
+        return [*self.dispatch.chains(), *static_chains(self.node)]
+
+    def shared(self, chain: ChainId) -> OwnedRules:
+        """Rules of one chain that is not of one Service, with their owners (None: nobody)."""
+        static = static_chains(self.node).get(chain)
+        if static is not None:
+            return [(None, rule.text()) for rule in static]
+        rules = self.dispatch.rules(chain)
+        if chain == Place.NAT_SERVICES.value:
             rules += [(None, rule.text()) for rule in node_port_tail(self.node)]
         return rules
 
-    def shared_chains(self) -> dict[tuple[str, str], list[tuple[Owner | None, str]]]:
-        """Rules of all chains that are not of one Service, by (table, chain), with owners."""
-        chains = {place.value: self.place_rules(place) for place in Place}
-        for place, rules in static_chains(self.node).items():
-            chains[place] = [(None, rule.text()) for rule in rules]
-        return chains
+    # Numbers -----------------------------------------------------------------------------
 
     def counts(self) -> dict[str, int]:
         """Number of rules by table."""
-        own = sum(port.rules for ports in self.services.values() for port in ports.values())
-        counts = {"filter": 0, "nat": own}
-        for place in Place:
-            counts[place.value[0]] += self.dispatch.count(place)
+        counts = {"filter": self.dispatch.count("filter"), "nat": self.dispatch.count("nat")}
         for (table, _), rules in static_chains(self.node).items():
             counts[table] += len(rules)
-        counts["nat"] += len(node_port_tail(self.node))
+        counts["nat"] += self._totals.rules + len(node_port_tail(self.node))
         return counts
 
     def without_local_endpoints(self) -> tuple[int, int]:
         """Service ports whose internal, and whose external traffic is dropped here."""
-        ports = [port for ports in self.services.values() for port in ports.values()]
-        internal = sum(port.no_local_internal for port in ports)
-        return internal, sum(port.no_local_external for port in ports)
+        return self._totals.no_local_internal, self._totals.no_local_external
 
     def tables(self) -> Tables:
         """Everything, as table -> chain -> rules; for comparing and for people."""
         tables: Tables = {table: {} for table in BASE_CHAINS}
-        for (table, chain), rules in self.shared_chains().items():
-            tables[table][chain] = [text for _, text in rules]
+        for table, chain in self.shared_ids():
+            tables[table][chain] = [text for _, text in self.shared((table, chain))]
         for compiled in self.services.values():
             tables["nat"].update(own_chains(compiled))
         return tables
+
+
+class _Totals:
+    """Sums over all service ports, kept as they change."""
+
+    def __init__(self) -> None:
+        self.ports = self.rules = self.no_local_internal = self.no_local_external = 0
+
+    def replace(self, before: Iterable[Compiled], after: Iterable[Compiled]) -> None:
+        for sign, compiled in ((-1, before), (1, after)):
+            for port in compiled:
+                self.ports += sign
+                self.rules += sign * port.rules
+                self.no_local_internal += sign * port.no_local_internal
+                self.no_local_external += sign * port.no_local_external
 
 
 def own_chains(compiled: Mapping[Owner, Compiled]) -> dict[str, tuple[str, ...]]:

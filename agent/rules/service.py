@@ -61,11 +61,13 @@ class Place(enum.Enum):
 class Portal(msgspec.Struct, frozen=True, gc=False):
     """A rule in a dispatch chain by which packets find the service port.
 
-    ``address`` is the destination that it matches, empty for a node port; ``port`` its number.
+    ``address`` is the destination that it matches, empty for a node port; ``protocol`` and
+    ``port`` are what else it matches.
     """
 
     place: Place
     address: str
+    protocol: str
     port: int
     text: str
 
@@ -166,7 +168,7 @@ class _Compiler:
             DestinationPort(self.port.port),
             to=target,
         )
-        return Portal(place, address, self.port.port, entry.text())
+        return Portal(place, address, self.port.protocol, self.port.port, entry.text())
 
     def _cluster_portal(self) -> Portal:
         address = self.port.cluster_ip
@@ -200,7 +202,8 @@ class _Compiler:
         to_port = DestinationPort(number)
 
         def add(place: Place, *matches: Match, to: Jump) -> None:
-            portals.append(Portal(place, "", number, rule(*matches, to=to).text()))
+            text = rule(*matches, to=to).text()
+            portals.append(Portal(place, "", self.port.protocol, number, text))
 
         if self.selection.usable:
             name, chain = Comment(self.name), Jump(self.ext)
@@ -221,7 +224,7 @@ class _Compiler:
             DestinationPort(number),
             to=ACCEPT,
         )
-        return Portal(Place.NODEPORTS, "", number, entry.text())
+        return Portal(Place.NODEPORTS, "", "tcp", number, entry.text())
 
     # Chains ------------------------------------------------------------------------------
 

@@ -20,8 +20,10 @@ import msgspec
 
 from agent.cluster.objects import Key
 from agent.rules import names
+from agent.rules.dispatch import ChainId
 from agent.rules.parse import canonical, parse_rule, parse_save
-from agent.sync.plan import KernelView, Planner
+from agent.rules.static import BASE_CHAINS
+from agent.sync.plan import KernelView, Planner, Switch
 from agent.sync.port import Refusal, RestoreError
 from agent.sync.setaside import Quarantine, SetAside
 from agent.sync.transaction import Block, Transaction
@@ -164,9 +166,13 @@ class Syncer:
     # Reading -----------------------------------------------------------------------------
 
     def _view(self) -> KernelView:
-        nat = parse_save(self.kernel.save("nat")).get("nat", {})
-        chains = frozenset(filter(names.is_service_chain, nat))
-        return KernelView(chains, self.missing_jumps())
+        found = [
+            (table, chain)
+            for table in BASE_CHAINS
+            for chain in parse_save(self.kernel.save(table)).get(table, {})
+            if names.is_service_chain(chain) or names.is_tree_chain(chain)
+        ]
+        return KernelView(frozenset(found), self.missing_jumps())
 
     def missing_jumps(self) -> tuple[BaseJump, ...]:
         """Those of our jumps that the built-in chains lack.
@@ -211,19 +217,20 @@ class Syncer:
         """One restore with everything; a Service whose line is refused is left out."""
         while True:
             own, gone = self.planner.own(services, rewrite=view is not None)
-            transaction = self.planner.switch(services, own, view=view)
+            switch = self.planner.switch(services, own, view=view)
             # A full sync also finds chains that others may jump to; they are deleted apart.
-            stale = self.planner.accepted.stale | gone
-            deleted = stale if view is None and self._may_clean() else set[str]()
-            self.planner.append_deletions(transaction, deleted)
+            stale = self.planner.accepted.stale | gone | self.planner.gone()
+            deleted = stale if view is None and self._may_clean() else set[ChainId]()
+            self.planner.append_deletions(switch.transaction, deleted)
             try:
-                self._restore(transaction, outcome)
+                self._restore(switch.transaction, outcome)
             except RestoreError as error:
-                if view is None or not self._blame(transaction, error, outcome):
+                self.planner.failed(switch)
+                if view is None or not self._blame(switch.transaction, error, outcome):
                     raise
                 view = self._look_again(view)
             else:
-                self._commit(services, transaction, gone, view)
+                self._commit(services, switch, gone, view)
                 self._deleted(deleted, outcome)
                 return
 
@@ -232,29 +239,30 @@ class Syncer:
     ) -> None:
         """Own chains in batches, then the shared chains."""
         size = self.settings.batch or len(services) or 1
-        gone: set[str] = set()
+        gone: set[ChainId] = set()
         if view is not None:
             self._restore(self.planner.foundation(), outcome)
         for start in range(0, len(services), size):
             gone |= self._write_own(services[start : start + size], view, outcome)
         while True:
-            transaction = self.planner.switch(services, Block("nat"), view=view)
+            switch = self.planner.switch(services, Block("nat"), view=view)
             try:
-                self._restore(transaction, outcome)
+                self._restore(switch.transaction, outcome)
             except RestoreError as error:
+                self.planner.failed(switch)
                 if view is None or not (
-                    self._blame(transaction, error, outcome)
-                    or self._probe(transaction, error, outcome)
+                    self._blame(switch.transaction, error, outcome)
+                    or self._probe(switch.transaction, error, outcome)
                 ):
                     raise
                 view = self._look_again(view)
             else:
-                self._commit(services, transaction, gone, view)
+                self._commit(services, switch, gone, view)
                 return
 
     def _write_own(
         self, services: Sequence[Key], view: KernelView | None, outcome: Outcome
-    ) -> set[str]:
+    ) -> set[ChainId]:
         """Write the own chains of some Services, halving what the kernel refuses."""
         own, gone = self.planner.own(services, rewrite=view is not None)
         transaction = Transaction([own] if own else [])
@@ -336,19 +344,14 @@ class Syncer:
     def _commit(
         self,
         services: Collection[Key],
-        transaction: Transaction,
-        gone: set[str],
+        switch: Switch,
+        gone: set[ChainId],
         view: KernelView | None,
     ) -> None:
-        accepted = self.planner.accepted
-        self.planner.commit({*services, *self._pending}, transaction)
-        wanted = {
-            chain
-            for key in services
-            for port in accepted.services.get(key, {}).values()
-            for chain, _ in port.chains
-        }
-        accepted.stale = (accepted.stale | gone | (view.chains if view else frozenset())) - wanted
+        left = gone | self.planner.gone()
+        if view is not None:
+            left |= view.chains - set(self.rules.shared_ids())
+        self.planner.commit({*services, *self._pending}, switch, left)
 
     def _may_clean(self) -> bool:
         """In a large cluster, not more often than once per period."""
@@ -369,7 +372,7 @@ class Syncer:
         else:
             self._deleted(stale, outcome)
 
-    def _deleted(self, chains: set[str], outcome: Outcome) -> None:
+    def _deleted(self, chains: set[ChainId], outcome: Outcome) -> None:
         if chains:
             self.planner.accepted.stale -= chains
             outcome.deleted += len(chains)

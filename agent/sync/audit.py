@@ -20,7 +20,7 @@ from agent.cluster.objects import Key
 from agent.rules import names
 from agent.rules.parse import equal, parse_save
 from agent.rules.ruleset import own_chains
-from agent.rules.static import CANARY_TABLES
+from agent.rules.static import BASE_CHAINS, CANARY_TABLES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -81,7 +81,7 @@ class Audit:
             *self._shared(tables),
             *self._jumps(),
             *self._own(sample, nat),
-            *self._strays(nat),
+            *self._strays(tables),
         ]
 
     def _sample(self) -> dict[Key, Mapping[str, tuple[str, ...]]]:
@@ -117,14 +117,16 @@ class Audit:
             Difference(jump.table, jump.source, "no jump") for jump in self._syncer.missing_jumps()
         ]
 
-    def _strays(self, nat: Iterable[str]) -> list[Difference]:
+    def _strays(self, tables: Tables) -> list[Difference]:
         accepted = self._syncer.planner.accepted
-        known = {chain for chains in accepted.services.values() for chain in own_chains(chains)}
-        known |= accepted.stale
+        known = {("nat", c) for chains in accepted.services.values() for c in own_chains(chains)}
+        known |= accepted.stale | accepted.shared.keys()
         return [
-            Difference("nat", chain, "stray")
-            for chain in nat
-            if names.is_service_chain(chain) and chain not in known
+            Difference(table, chain, "stray")
+            for table in BASE_CHAINS
+            for chain in tables[table]
+            if (names.is_service_chain(chain) or names.is_tree_chain(chain))
+            and (table, chain) not in known
         ]
 
     def _own(

@@ -32,6 +32,8 @@ def is_ours(table: str, chain: str) -> bool:
         return table in CANARY_TABLES
     if chain == PROBE_CHAIN or chain in BASE_CHAINS.get(table, ()):
         return True
+    if names.is_tree_chain(chain):
+        return table in BASE_CHAINS
     return table == "nat" and names.is_service_chain(chain)
 
 

@@ -16,4 +16,4 @@ def render(rules: RuleSet) -> str:
     services = sorted(rules.services)
     own, _ = planner.own(services, rewrite=True)
     view = KernelView(frozenset(), planner.jumps())
-    return planner.switch(services, own, view=view).text()
+    return planner.switch(services, own, view=view).transaction.text()
