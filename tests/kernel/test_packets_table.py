@@ -240,7 +240,7 @@ def test_every_cell_of_the_table(cluster: SmallCluster) -> None:
     wrong = {
         " ".join(key): "\n".join(
             difflib.unified_diff(
-                EXPECTED.split("\n"), table.split("\n"), "expected", "found", "", "", 0, ""
+                EXPECTED.split("\n"), table.split("\n"), "expected", "found", n=0, lineterm=""
             )
         )
         for key, table in found.items()
