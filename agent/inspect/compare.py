@@ -1,0 +1,294 @@
+"""What the agent would change: the kernel's rules against those that should be there.
+
+Rules are compared by meaning (``agent.rules.parse.canonical``). In dispatch chains the order of
+different Services' rules has no meaning: kube-proxy writes them in any order. Rules and chains of
+other programs are not looked at, and of built-in chains only the jumps.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from agent.inspect.survey import service_in, suffix
+from agent.inspect.tables import target_name
+from agent.rules import names
+from agent.rules.parse import canonical, read_rule
+from agent.rules.rule import Comment, Destination, Nfacct, Statistic
+from agent.rules.static import BASE_CHAINS, CANARY_TABLES, KUBELET_JUMPS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from agent.inspect.survey import Survey
+    from agent.inspect.tables import Chain, Entry
+    from agent.rules.dispatch import Owner
+    from agent.rules.rule import Rule
+    from agent.rules.ruleset import RuleSet
+    from agent.rules.static import BaseJump
+
+Owned = tuple["Owner | None", str]
+
+
+class Act(enum.Enum):
+    """What would happen to a chain; the value is the sign of it."""
+
+    CREATE = "+"
+    DELETE = "-"
+    CHANGE = "~"
+
+
+class Line(msgspec.Struct, frozen=True):
+    """A rule that would go or come, as text; ``number`` is its present position, 0 for none."""
+
+    text: str
+    number: int = 0
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What would change in a chain for one service port (or for all).
+
+    Attributes:
+        act: what would happen to the chain.
+        table: table.
+        chain: chain.
+        service: ``namespace/name:port``; empty for what all Services share.
+        removed: rules that are there and should not be.
+        added: rules that should be there and are not.
+        moved: rules that are in their right place in another order only.
+    """
+
+    act: Act
+    table: str
+    chain: str
+    service: str = ""
+    removed: tuple[Line, ...] = ()
+    added: tuple[Line, ...] = ()
+    moved: bool = False
+
+
+def compare(survey: Survey, rules: RuleSet, jumps: Iterable[BaseJump]) -> list[Change]:
+    """What the agent would change, chain by chain; empty if the kernel is as it should be.
+
+    Args:
+        survey: of the kernel's tables.
+        rules: what should be there.
+        jumps: the jumps that should be in built-in chains.
+    """
+    return _Comparison(survey, rules).run(jumps)
+
+
+def owner_name(owner: Owner) -> str:
+    """``namespace/name:port`` of a service port."""
+    key, port, _ = owner
+    return f"{key}:{port}" if port else str(key)
+
+
+class _Comparison:
+    def __init__(self, survey: Survey, rules: RuleSet) -> None:
+        self._survey = survey
+        self._tables = survey.tables
+        self._rules = rules
+        self._known: dict[str, str] = {}  # service port by the hash of its chains
+
+    def run(self, jumps: Iterable[BaseJump]) -> list[Change]:
+        shared = {chain: self._rules.shared(chain) for chain in self._rules.shared_ids()}
+        wanted = {("nat", chain) for chain in self._own_chains()} | set(shared)
+        return [
+            *self._missing_base(set(shared)),
+            *self._jumps(jumps),
+            *(c for (t, chain), rules in shared.items() for c in self._shared(t, chain, rules)),
+            *self._own(),
+            *self._leftover(wanted),
+        ]
+
+    def _own_chains(self) -> Iterator[str]:
+        for ports in self._rules.services.values():
+            for owner, compiled in ports.items():
+                name = owner_name(owner)
+                for chain, _ in compiled.chains:
+                    self._known[suffix(chain)] = name
+                    yield chain
+
+    # What all Services share -------------------------------------------------------------
+
+    def _missing_base(self, shared: set[tuple[str, str]]) -> Iterator[Change]:
+        """Chains that are there from the start, and are not compared otherwise."""
+        places = [(table, names.CANARY) for table in CANARY_TABLES]
+        places += [(table, chain) for table, chains in BASE_CHAINS.items() for chain in chains]
+        for table, chain in places:
+            if (table, chain) not in shared and self._tables.chain(table, chain) is None:
+                yield Change(Act.CREATE, table, chain)
+
+    def _jumps(self, jumps: Iterable[BaseJump]) -> Iterator[Change]:
+        for jump in jumps:
+            entries = self._tables.entries(jump.table, jump.source)
+            form = canonical(jump.rule)
+            if not any(canonical(entry.rule) == form for entry in entries):
+                if jump in KUBELET_JUMPS and self._guarded(jump, entries):
+                    continue
+                added = (Line(jump.rule.text()),)
+                yield Change(Act.CHANGE, jump.table, jump.source, added=added)
+
+    def _guarded(self, jump: BaseJump, entries: Sequence[Entry]) -> bool:
+        """Whether the kubelet's own jump, which may carry a comment, is there."""
+        name = target_name(jump.rule.target)
+        return any(
+            target_name(entry.rule.target) == name
+            and all(type(match) is Comment for match in entry.rule.matches)
+            for entry in entries
+        )
+
+    def _shared(self, table: str, chain: str, wanted: Sequence[Owned]) -> Iterator[Change]:
+        present = self._tables.chain(table, chain)
+        act = Act.CHANGE if present is not None else Act.CREATE
+        entries = present.entries if present is not None else []
+        if any(owner for owner, _ in wanted) or _is_dispatch(table, chain):
+            yield from self._by_owner(act, table, chain, wanted, entries)
+            return
+        change = _ordered(Change(act, table, chain), [text for _, text in wanted], entries)
+        if change is not None:
+            yield change
+
+    def _by_owner(
+        self, act: Act, table: str, chain: str, wanted: Sequence[Owned], entries: Sequence[Entry]
+    ) -> Iterator[Change]:
+        """A dispatch chain: each Service's rules, and what is nobody's last."""
+        ours: dict[str, list[str]] = {}
+        for owner, text in wanted:
+            ours.setdefault(owner_name(owner) if owner else "", []).append(text)
+        theirs: dict[str, list[Entry]] = {}
+        for entry in entries:
+            theirs.setdefault(_named(entry.rule), []).append(entry)
+        changed = False
+        for service in sorted(ours.keys() | theirs.keys()):
+            change = _unordered(
+                Change(act, table, chain, service), ours.get(service, []), theirs.get(service, [])
+            )
+            if change is not None:
+                changed = True
+                yield change
+        if act is Act.CREATE and not changed:
+            yield Change(act, table, chain)
+        tail = theirs.get("", [])
+        last = len(entries) - len(tail)
+        in_front = [e for e in tail if target_name(e.rule.target) == names.NODEPORTS]
+        if not changed and any(entry.number <= last for entry in in_front):
+            yield Change(Act.CHANGE, table, chain, moved=True)
+
+    # Services' own chains ----------------------------------------------------------------
+
+    def _own(self) -> Iterator[Change]:
+        nat = self._tables.tables.get("nat", {})
+        for ports in self._rules.services.values():
+            for owner, compiled in ports.items():
+                for chain, texts in compiled.chains:
+                    present = nat.get(chain)
+                    act = Act.CREATE if present is None else Act.CHANGE
+                    entries = present.entries if present is not None else []
+                    template = Change(act, "nat", chain, owner_name(owner))
+                    change = _ordered(template, texts, entries)
+                    if change is not None:
+                        yield change
+                    elif present is None:
+                        yield template
+
+    def _leftover(self, wanted: set[tuple[str, str]]) -> Iterator[Change]:
+        """Chains of Services, and branches, that should not be there."""
+        for table, chains in self._tables.tables.items():
+            for name, chain in chains.items():
+                ours = names.is_tree_chain(name) or (
+                    table == "nat" and names.is_service_chain(name)
+                )
+                if ours and (table, name) not in wanted:
+                    removed = tuple(Line(entry.text, entry.number) for entry in chain.entries)
+                    yield Change(Act.DELETE, table, name, self._owner(chain), removed)
+
+    def _owner(self, chain: Chain) -> str:
+        if names.is_tree_chain(chain.name):
+            return ""
+        named = self._survey.service_of(chain.name) or self._known.get(suffix(chain.name), "")
+        return named or next((n for e in chain.entries if (n := _named(e.rule))), "")
+
+
+def _is_dispatch(table: str, chain: str) -> bool:
+    return names.is_tree_chain(chain) or (table, chain) in _DISPATCH
+
+
+_DISPATCH = {
+    ("nat", names.SERVICES),
+    ("nat", names.NODEPORTS),
+    ("filter", names.SERVICES),
+    ("filter", names.EXTERNAL_SERVICES),
+    ("filter", names.NODEPORTS),
+    ("filter", names.PROXY_FIREWALL),
+}
+
+
+def _named(rule: Rule) -> str:
+    for match in rule.matches:
+        if type(match) is Comment:
+            return service_in(match.comment)
+    return ""
+
+
+def _ordered(template: Change, texts: Sequence[str], entries: Sequence[Entry]) -> Change | None:
+    """Compare two lists of rules; None if they mean the same in the same order."""
+    wanted = [canonical(read_rule(text)) for text in texts]
+    present = [canonical(entry.rule) for entry in entries]
+    if wanted == present:
+        return None
+    missing, extra = Counter(wanted), Counter(present)
+    missing.subtract(present)
+    extra.subtract(wanted)
+    added = _pick(missing, wanted, [Line(text) for text in texts])
+    removed = _pick(extra, present, [Line(entry.text, entry.number) for entry in entries])
+    return msgspec.structs.replace(
+        template, removed=removed, added=added, moved=not (added or removed)
+    )
+
+
+def _unordered(template: Change, texts: Sequence[str], entries: Sequence[Entry]) -> Change | None:
+    """Likewise in whatever order, but for a rule that only counts packets to loopback."""
+    change = _ordered(template, texts, entries)
+    if change is None or not change.moved or not _counts_behind(entries):
+        return None if change is not None and change.moved else change
+    return change
+
+
+def _counts_behind(entries: Sequence[Entry]) -> bool:
+    """Whether a rule for packets to loopback stands behind the one for all of the same port."""
+    seen: set[Rule] = set()
+    for entry in entries:
+        matches = entry.rule.matches
+        wide = tuple(m for m in matches if type(m) is not Nfacct and m != _LOOPBACK)
+        rule = canonical(msgspec.structs.replace(entry.rule, matches=wide))
+        if len(wide) == len(matches):
+            seen.add(rule)
+        elif rule in seen:
+            return True
+    return False
+
+
+_LOOPBACK = Destination("127.0.0.0/8")
+
+
+def _pick(counts: Counter[Rule], forms: Sequence[Rule], lines: Sequence[Line]) -> tuple[Line, ...]:
+    """The lines whose rules are on this side more often; the last ones of equal rules."""
+    picked: list[Line] = []
+    left = {form: count for form, count in counts.items() if count > 0}
+    for form, line in zip(reversed(forms), reversed(lines), strict=True):
+        if left.get(form, 0):
+            left[form] -= 1
+            picked.append(line)
+    return tuple(reversed(picked))
+
+
+def without_dice(text: str) -> Rule:
+    """A rule without its probability: the same for the same endpoint, whatever its share."""
+    rule = read_rule(text)
+    matches = tuple(match for match in rule.matches if type(match) is not Statistic)
+    return canonical(msgspec.structs.replace(rule, matches=matches))
