@@ -13,7 +13,7 @@ import pytest
 from agent.demo import namespaces
 from agent.demo.namespaces import Namespace, NamespaceError
 from agent.demo.testbed import Testbed
-from tests.kernel.running import BACKENDS
+from tests.kernel.running import BACKENDS, Host
 from tests.kernel.smallcluster import SmallCluster
 
 if TYPE_CHECKING:
@@ -93,6 +93,14 @@ def cluster(
 ) -> SmallCluster:
     """A cluster with an agent and servers, which a test must leave as it found it."""
     return clusters(request.param)
+
+
+@pytest.fixture
+def host(namespace: Namespace, tmp_path: Path) -> Iterator[Host]:
+    """A node without pods, and an API server on it; its agents end with the test."""
+    with Host(namespace, tmp_path) as made:
+        yield made
+        assert made.api.crashes == []
 
 
 @pytest.fixture

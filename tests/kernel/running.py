@@ -17,12 +17,12 @@ import time
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.fakes.apiserver import FakeAPIServer, write_kubeconfig
-from tests.kernel.shapes import NODE
+from tests.kernel.shapes import NODE, node
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 BACKENDS = ("nft", "legacy")
+#: Addresses of a ``Host``.
+HOST_IPS = ("192.0.2.10", "2001:db8::10")
 #: Chains by table and name, each a list of rules without ``-A CHAIN``.
 Tables = dict[str, dict[str, list[str]]]
 
@@ -269,6 +271,43 @@ class RunningAgent:
             return any(text in rule for rule in rules) is not gone
 
         until(look, seconds, lambda: f"{text!r} gone={gone}; {self.story()}")
+
+
+class Host:
+    """A node that is a single namespace, with an API server on its loopback interface.
+
+    Attributes:
+        namespace: the node.
+        api: the API server, which holds the Node.
+        folder: for files.
+    """
+
+    def __init__(self, namespace: Namespace, folder: Path) -> None:
+        for ip in HOST_IPS:
+            namespace.run(["ip", "address", "add", ip, "dev", "lo"])
+        self.namespace = namespace
+        self.folder = folder
+        self.api = serve_api(namespace)
+        self._agents: list[RunningAgent] = []
+
+    def __enter__(self) -> Self:
+        self.api.__enter__()
+        self.api.put(node(*HOST_IPS))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for agent in self._agents:
+            agent.close()
+        self.api.stop()
+
+    def agent(self, *flags: str, **options: Any) -> RunningAgent:
+        """An agent on the API server, not started yet; ``RunningAgent`` has the options."""
+        folder = self.folder / f"agent-{len(self._agents)}"
+        folder.mkdir()
+        source = options.pop("source", self.api)
+        agent = RunningAgent(self.namespace, folder, source, *flags, **options)
+        self._agents.append(agent)
+        return agent
 
 
 def iptables(namespace: Namespace, backend: str, *argv: str, family: str = "IPv4") -> str:
