@@ -8,6 +8,7 @@ stay committed. Faults can be injected, and ``on_commit`` is called after every 
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ from agent.sync.port import ReadError, Refusal, RestoreError
 from tests.fakes.kernelpart import BUILT_IN, Fault, Part, RefusedError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from tests.fakes.kernelpart import Chains
 
@@ -50,6 +51,9 @@ class FakeKernel:
         self._fail_next: list[Refusal] = []
         self._fail_reads = 0
         self._stop_after: tuple[int, Refusal] | None = None
+        self._foreign = 0  # changes by other programs
+        self._confirmed: int | None = None
+        self._written: dict[tuple[str, str], int] = {}  # how often each chain was written
 
     # Faults ------------------------------------------------------------------------------
 
@@ -79,12 +83,12 @@ class FakeKernel:
             raise RestoreError(f"injected: {refusal.value}", refusal, line=None, stderr="injected")
         stop, self._stop_after = self._stop_after, None
         try:
-            for done, (table, chains) in enumerate(self._parts(text)):
+            for done, part in enumerate(self._parts(text)):
                 if stop is not None and done == stop[0]:
                     message = f"stopped behind {done} parts"
                     raise RestoreError(message, stop[1], line=None, stderr=message)
-                self._tables[table] = chains
-                self.on_commit(table)
+                self._commit(part)
+                self.on_commit(part.table)
         except RefusedError as error:
             raise RestoreError(
                 f"restore failed: {error}", Refusal.INPUT, line=error.line, stderr=str(error)
@@ -105,6 +109,11 @@ class FakeKernel:
         ]
         return "\n".join([*lines, "COMMIT", "# Completed", ""])
 
+    def chains(self, table: str) -> set[str]:
+        """Names of the table's chains."""
+        self._read()
+        return set(self._tables[table])
+
     def chain(self, table: str, chain: str) -> list[str] | None:
         """List a chain as ``iptables -S CHAIN`` does."""
         self._read()
@@ -112,6 +121,28 @@ class FakeKernel:
         if rules is None:
             return None
         return [f"-A {chain} {rule.text()}".rstrip() for rule in rules]
+
+    def confirm(self) -> None:
+        """From here on, watch whether anybody else changes a rule."""
+        self._read()
+        self._confirmed = self._foreign
+
+    def untouched(self) -> bool:
+        """Whether nobody else has changed a rule since then; legacy cannot tell."""
+        return not self.legacy and self._confirmed == self._foreign
+
+    def digests(self, table: str, chains: Collection[str]) -> dict[str, bytes] | None:
+        """Digests of chains with rules; written again, the same rules have another digest."""
+        if self.legacy:
+            return None
+        self._read()
+        found = {}
+        for chain in set(chains) & self._tables[table].keys():
+            if rules := self._tables[table][chain]:
+                serial = self._written.get((table, chain), 0)
+                text = "\n".join([str(serial), *(rule.text() for rule in rules)])
+                found[chain] = hashlib.sha256(text.encode()).digest()
+        return found
 
     # Looking and tampering ---------------------------------------------------------------
 
@@ -127,19 +158,22 @@ class FakeKernel:
 
     def flush(self, table: str) -> None:
         """Empty all chains of a table, as another program's ``iptables -F`` does."""
+        self._foreign += 1
         for rules in self._tables[table].values():
             rules.clear()
 
     def wipe(self, table: str) -> None:
         """Empty a table and delete its chains, as ``iptables -F`` and ``iptables -X`` do."""
+        self._foreign += 1
         self._tables[table] = {chain: [] for chain in BUILT_IN[table]}
 
     def tamper(self, table: str, *lines: str) -> None:
         """Another program's restore input; it is not recorded, and no fault or hook applies."""
         text = "\n".join([f"*{table}", *lines, "COMMIT", ""])
         faults, self.faults = self.faults, []
-        for _, chains in self._parts(text):
-            self._tables[table] = chains
+        self._foreign += 1
+        for part in self._parts(text):
+            self._commit(part)
         self.faults = faults
 
     def _read(self) -> None:
@@ -149,7 +183,13 @@ class FakeKernel:
 
     # Restore input -----------------------------------------------------------------------
 
-    def _parts(self, text: str) -> Iterator[tuple[str, Chains]]:
+    def _commit(self, part: Part) -> None:
+        self._tables[part.table] = part.chains
+        for chain in part.written:
+            at = (part.table, chain)
+            self._written[at] = self._written.get(at, 0) + 1
+
+    def _parts(self, text: str) -> Iterator[Part]:
         """What each table of the input becomes, up to a line that is refused."""
         part: Part | None = None
         number = 0
@@ -162,7 +202,7 @@ class FakeKernel:
                 part = self._begin(line, number)
             elif line == "COMMIT":
                 part.finish(number)
-                yield part.table, part.chains
+                yield part
                 part = None
             else:
                 part.read(line, number)

@@ -66,6 +66,7 @@ class Part:
         self.chains = {chain: list(rules) for chain, rules in chains.items()}
         self.family = family
         self.legacy = legacy
+        self.written: set[str] = set()
         self._faults = faults
         self._counters = counters
         self._waiting: list[tuple[int, Callable[[], None]]] = []
@@ -125,7 +126,7 @@ class Part:
             return lambda: None
         if len(name) > MAX_NAME or name.startswith(("-", "!")):
             raise RuleError(f"Invalid chain name `{name}' ({MAX_NAME} chars max)")
-        return lambda: self.chains.update({name: []})
+        return lambda: self._create_or_empty(name)
 
     def _change(self, verb: str, chain: str, rest: list[str], number: int) -> Callable[[], None]:
         position = int(rest.pop(0)) if rest and rest[0].isdecimal() else None
@@ -149,6 +150,7 @@ class Part:
             if not 0 <= index <= len(rules):
                 raise RuleError("Index of insertion too big.")
             rules.insert(index, rule)
+            self.written.add(chain)
             self._lines[chain, rule] = number
             if self._lacks_counter(rule) and not self.legacy:
                 # nft looks for the object at once, even if the chain is emptied further down.
@@ -160,6 +162,10 @@ class Part:
         if name not in self.chains:
             raise RuleError("No chain/target/match by that name.")
         return self.chains[name]
+
+    def _create_or_empty(self, name: str) -> None:
+        self.written.add(name)
+        self.chains[name] = []
 
     def _create(self, name: str) -> None:
         if name in self.chains:
