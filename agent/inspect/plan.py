@@ -92,7 +92,7 @@ def _without_moves(changes: Sequence[Change]) -> tuple[list[Change], int]:
     gone, came = moved.copy(), moved.copy()
     kept: list[Change] = []
     for change in changes:
-        if change not in portals:
+        if not (change.service and _is_dispatch(change)):
             kept.append(change)
             continue
         removed = _unmoved(change, change.removed, gone)

@@ -21,6 +21,8 @@ T = TypeVar("T")
 _TABLE = re.compile(r"\*([a-z]+)\s*")
 _CHAIN = re.compile(r":(\S+) (-|[A-Z]+)(?: \[(\d+):(\d+)\])?\s*")
 _RULE = re.compile(r"(?:\[(\d+):(\d+)\] )?-([AI]) (\S+)(?: (.*))?", re.DOTALL)
+#: How nearly all chains are declared, behind the name.
+_UNCOUNTED = " - [0:0]"
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _LONGEST = 80
 #: Comment lines that say nothing: when, and by which version.
@@ -156,12 +158,19 @@ class _Frame(Generic[T]):
             raise ParseError(_outside(number, line))
         elif line == "COMMIT":
             self._table, self._chains = "", {}
+        else:
+            self._declare(number, line)
+
+    def _declare(self, number: int, line: str) -> None:
+        if line.startswith(":") and line.endswith(_UNCOUNTED) and line.count(" ") == 2:
+            name, policy = line[1 : -len(_UNCOUNTED)], "-"
         elif match := _CHAIN.fullmatch(line):
-            if match[1] in self._chains:
-                raise ParseError(f"line {number}: chain {match[1]} is declared a second time")
-            self._chains[match[1]] = self._make(match[1], match[2], number)
+            name, policy = match[1], match[2]
         else:
             raise ParseError(_not_inside(number, line))
+        if name in self._chains:
+            raise ParseError(f"line {number}: chain {name} is declared a second time")
+        self._chains[name] = self._make(name, policy, number)
 
     def _begin(self, number: int, line: str) -> None:
         match = _TABLE.fullmatch(line)

@@ -1,0 +1,114 @@
+"""Commands that look inside, on any node: they read, and write nothing to the kernel."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import sys
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from agent.cli.base import CONTEXT, Failure, load_config
+from agent.config.options import click_options
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+    from agent.commands.sources import Options
+
+Command = TypeVar("Command", bound="Callable[..., object]")
+#: Exit statuses of these commands: sound, findings (or changes), could not look.
+SOUND, FINDINGS, BLIND = range(3)
+
+
+def look_options(command: Command) -> Command:
+    """Options that say where to look."""
+    for option in (
+        click.option(
+            "--node-address",
+            multiple=True,
+            metavar="ADDR",
+            help="An address of the node, with --from-file.",
+        ),
+        click.option("--backend", type=click.Choice(["auto", "legacy", "nft"]), default="auto"),
+        click.option("--family", type=click.Choice(["IPv4", "IPv6"]), help="Only this family."),
+        click.option(
+            "--from-file",
+            metavar="FILE",
+            type=click.Path(allow_dash=True),
+            help="What iptables-save printed, instead of this node's kernel; - is the"
+            " standard input.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def take_options(flags: dict[str, Any]) -> Options:
+    """Take the options of ``look_options`` out of a command's flags."""
+    from agent.commands.sources import Options
+    from agent.state.values import Family
+
+    family = flags.pop("family")
+    return Options(
+        file=flags.pop("from_file") or "",
+        family=Family(family) if family else None,
+        backend=flags.pop("backend"),
+        addresses=flags.pop("node_address"),
+    )
+
+
+@contextlib.contextmanager
+def without_collector() -> Iterator[None]:
+    """Do not look for garbage: there is none among hundreds of thousands of rules."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def echo(lines: Iterable[str]) -> None:
+    """Print lines; a reader that has seen enough ends the command, not with an error."""
+    for line in lines:
+        click.echo(line)
+
+
+@click.command(context_settings=CONTEXT)
+@look_options
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+@click.option("--limit", default=50, show_default=True, help="Findings to show; 0 for all.")
+@click_options()
+def verify(config: Path | None, output: str, limit: int, **flags: Any) -> None:
+    """Check the rules that are in the kernel, onenth's or kube-proxy's.
+
+    By themselves, and against the Services of an API server or of manifests if --kubeconfig,
+    --api-server or --manifests is given. Ends with status 0 if all is sound, 1 if not, 2 if it
+    could not look.
+
+    \b
+    Example: onenth verify
+    Example: onenth verify --from-file saved.txt -o json
+    Example: onenth verify --config /var/lib/kube-proxy/config.conf
+    """
+    from agent.commands.sources import LookError
+    from agent.commands.verify import as_text, run
+    from agent.kernel.errors import KernelError
+
+    options = take_options(flags)
+    loaded = load_config(config, flags)
+    try:
+        with without_collector():
+            report = run(options, loaded.config)
+    except (LookError, KernelError) as error:
+        raise Failure(f"could not look: {error}", BLIND) from error
+    if output == "json":
+        click.echo(json.dumps(report.as_json(), indent=2))
+    else:
+        echo(as_text(report, limit=limit))
+    sys.exit(SOUND if report.sound else FINDINGS)

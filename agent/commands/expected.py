@@ -1,0 +1,248 @@
+"""What the kernel should hold, for commands that compare: from manifests or the API server."""
+
+from __future__ import annotations
+
+import os
+import queue
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from agent import logs
+from agent.cluster.feed import Event, Rejected, Replaced, SourceFailed
+from agent.cluster.manifests import ManifestError, load
+from agent.cluster.objects import EndpointSlice, Kind, Node, Service
+from agent.cluster.observe import NullObserver
+from agent.commands.sources import LookError
+from agent.config.node import node_settings
+from agent.kernel import nfacct
+from agent.kernel.errors import NetlinkError, PrivilegeError
+from agent.rules.rule import Masquerade, Nfacct
+from agent.rules.ruleset import RuleSet
+from agent.rules.service import COUNTER_LOCALHOST
+from agent.rules.static import COUNTER_INVALID, BaseJump
+from agent.state.node import KernelFacts, NodeInfo, NodeSettings, node_info, node_view
+from agent.state.store import Store
+from agent.sync.plan import Planner
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from agent.commands.sources import Held
+    from agent.commands.sources import Node as KnownNode
+    from agent.config.model import Config
+
+#: Seconds that the API server gets for its lists.
+PATIENCE = 30.0
+_KINDS = {Kind.SERVICE, Kind.SLICE, Kind.NODE}
+
+
+class Objects(msgspec.Struct, frozen=True):
+    """Services and their endpoints, as one source has them.
+
+    Attributes:
+        services: Services.
+        slices: EndpointSlices.
+        nodes: Nodes.
+        rejected: objects that cannot be used.
+        problems: what else is wrong.
+        source: where they are from, in words.
+    """
+
+    services: tuple[Service, ...]
+    slices: tuple[EndpointSlice, ...]
+    nodes: tuple[Node, ...]
+    rejected: tuple[Rejected, ...]
+    problems: tuple[str, ...]
+    source: str
+
+
+class Expected(msgspec.Struct, frozen=True):
+    """What one family should hold.
+
+    Attributes:
+        rules: rules by chain.
+        jumps: jumps from built-in chains.
+        store: the objects, digested.
+    """
+
+    rules: RuleSet
+    jumps: tuple[BaseJump, ...]
+    store: Store
+
+
+def has_source(config: Config) -> bool:
+    """Whether the configuration says where Services are: manifests or an API server."""
+    return bool(config.manifests or config.client_connection.kubeconfig or config.api_server)
+
+
+def read_objects(config: Config) -> Objects:
+    """Read everything once.
+
+    Raises:
+        LookError: manifests or the API server cannot be read.
+    """
+    if config.manifests:
+        return _from_manifests(config)
+    return _from_api(config)
+
+
+def _from_manifests(config: Config) -> Objects:
+    try:
+        manifests = load(config.manifests)
+    except ManifestError as error:
+        raise LookError(str(error)) from error
+    return Objects(
+        manifests.services,
+        manifests.slices,
+        manifests.nodes,
+        manifests.rejected,
+        tuple(str(problem) for problem in manifests.problems),
+        "manifests",
+    )
+
+
+class _LastError(NullObserver):
+    """Remembers why a list failed."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+
+    def list_failed(self, kind: Kind, error: Exception) -> None:  # noqa: ARG002  the protocol's
+        """Remember."""
+        self.error = error
+
+
+def _from_api(config: Config) -> Objects:
+    from agent.cluster.client import ClientConfigError, make_client  # noqa: PLC0415  memory
+    from agent.cluster.kube import KubeSource  # noqa: PLC0415  likewise
+
+    # What goes wrong is in the exception; the log is for the agent.
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:  # noqa: PTH123  a device
+        logs.setup("json", stream=nowhere)
+        try:
+            client = make_client(
+                config.client_connection.kubeconfig or None,
+                api_server=config.api_server or None,
+                tls_server_name=config.tls_server_name or None,
+            )
+        except ClientConfigError as error:
+            raise LookError(str(error)) from error
+        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        last = _LastError()
+        source = KubeSource(client, node_name=node_name(config), observer=last)
+        source.start(events.put)
+        try:
+            lists = _collect(events, last)
+        finally:
+            source.stop()
+    objects = {kind: lists[kind].objects for kind in _KINDS}
+    return Objects(
+        tuple(obj for obj in objects[Kind.SERVICE] if isinstance(obj, Service)),
+        tuple(obj for obj in objects[Kind.SLICE] if isinstance(obj, EndpointSlice)),
+        tuple(obj for obj in objects[Kind.NODE] if isinstance(obj, Node)),
+        tuple(one for kind in _KINDS for one in lists[kind].rejected),
+        (),
+        "the API server",
+    )
+
+
+def _collect(events: queue.SimpleQueue[Event], last: _LastError) -> dict[Kind, Replaced]:
+    """The first whole list of each kind."""
+    lists: dict[Kind, Replaced] = {}
+    while lists.keys() != _KINDS:
+        try:
+            event = events.get(timeout=PATIENCE)
+        except queue.Empty:
+            why = f": {last.error}" if last.error else ""
+            raise LookError(
+                f"the API server did not list its objects within {PATIENCE:g} s{why}"
+            ) from last.error
+        if isinstance(event, SourceFailed):
+            raise LookError(f"the API server cannot be read: {event.error}") from event.error
+        if isinstance(event, Replaced):
+            lists[event.kind] = event
+    return lists
+
+
+def node_name(config: Config) -> str:
+    """The Node's name: the configured one, else this machine's."""
+    return config.hostname_override or os.uname().nodename.lower()
+
+
+def expect(config: Config, objects: Objects, held: Held, node: KnownNode) -> Expected:
+    """What a family should hold.
+
+    Args:
+        config: of the agent.
+        objects: of the cluster.
+        held: the family's tables; from a file they also tell what the node could do.
+        node: what else is known of it.
+    """
+    settings = msgspec.structs.replace(node_settings(config), name=node_name(config))
+    store = Store(settings.name)
+    store.replace_services(objects.services)
+    store.replace_slices(objects.slices)
+    view = node_view(held.family, settings, _info(objects, settings), _facts(held, node))
+    rules = RuleSet(view, config.dispatch)
+    rules.update(store.snapshot(0).records, store)
+    return Expected(rules, Planner(rules).jumps(), store)
+
+
+def _info(objects: Objects, settings: NodeSettings) -> NodeInfo:
+    mine = [node for node in objects.nodes if node.metadata.name == settings.name]
+    return node_info(mine[0]) if mine else NodeInfo()
+
+
+def _facts(held: Held, node: KnownNode) -> KernelFacts:
+    """What the agent would find out when it starts, without trying anything out."""
+    rules = [
+        entry.rule
+        for chains in held.tables.tables.values()
+        for chain in chains.values()
+        if chain.name.startswith("KUBE-") and len(chain.entries) <= _STATIC
+        for entry in chain.entries
+    ]
+    counters = {m.name for rule in rules for m in rule.matches if type(m) is Nfacct}
+    nat = held.tables.tables.get("nat", {})
+    node_ports = nat["KUBE-NODEPORTS"].entries if "KUBE-NODEPORTS" in nat else []
+    counters |= {m.name for e in node_ports for m in e.rule.matches if type(m) is Nfacct}
+    masquerading = [rule.target for rule in rules if isinstance(rule.target, Masquerade)]
+    liberal = node.tcp_be_liberal
+    if liberal is None:
+        liberal = not any("INVALID" in rule.text() and "DROP" in rule.text() for rule in rules)
+    return KernelFacts(
+        tcp_liberal=liberal,
+        random_fully=masquerading[0].random_fully if masquerading and not node.live else True,
+        count_invalid=_counts(COUNTER_INVALID, counters, node),
+        count_localhost=_counts(COUNTER_LOCALHOST, counters, node),
+        addresses=node.cidrs,
+    )
+
+
+#: Chains with more rules than this are Services'; they are not searched for what the node can do.
+_STATIC = 8
+
+
+def _counts(counter: str, used: set[str], node: KnownNode) -> bool:
+    """Whether the agent's rules would name a counter: they do already, or the kernel has both."""
+    if counter in used or not node.live:
+        return counter in used
+    try:
+        return nfacct.read(counter) is not None and _has_match()
+    except (NetlinkError, PrivilegeError):
+        return False
+
+
+def _has_match() -> bool:
+    """Whether the kernel has the nfacct match loaded; it is not tried out."""
+    try:
+        with open("/proc/net/ip_tables_matches", encoding="ascii") as listed:  # noqa: PTH123  procfs
+            return "nfacct" in listed.read().split()
+    except OSError:
+        return False
+
+
+def no_objects(problems: Sequence[str] = ()) -> Objects:
+    """No objects at all."""
+    return Objects((), (), (), (), tuple(problems), "nowhere")

@@ -1,0 +1,26 @@
+"""Text for a terminal: at most 80 columns."""
+
+from __future__ import annotations
+
+import textwrap
+
+WIDTH = 80
+
+
+def indented(text: str, first: int, rest: int, width: int = WIDTH) -> list[str]:
+    """Lines of a text, indented; words that are too long stay whole.
+
+    Args:
+        text: one paragraph.
+        first: blanks in front of the first line.
+        rest: blanks in front of the others.
+        width: columns.
+    """
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=" " * first,
+        subsequent_indent=" " * rest,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
