@@ -112,3 +112,37 @@ def verify(config: Path | None, output: str, limit: int, **flags: Any) -> None:
     else:
         echo(as_text(report, limit=limit))
     sys.exit(SOUND if report.sound else FINDINGS)
+
+
+@click.command(context_settings=CONTEXT)
+@look_options
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+@click.option("--diff", is_flag=True, help="Show the rules themselves.")
+@click_options()
+def plan(config: Path | None, output: str, diff: bool, **flags: Any) -> None:
+    """Show what the agent would change in the kernel right now.
+
+    Grouped by Service; nothing is changed. On a node that kube-proxy runs, "no changes" says
+    that the agent can take over. Services come from manifests, or from the API server. Ends
+    with status 0 if nothing would change, 1 if something would, 2 if it could not look.
+
+    \b
+    Example: onenth plan --kubeconfig /etc/kubernetes/admin.conf
+    Example: onenth plan --config /var/lib/kube-proxy/config.conf --diff
+    """
+    from agent.commands.plan import as_text, run
+    from agent.commands.sources import LookError
+    from agent.kernel.errors import KernelError
+
+    options = take_options(flags)
+    loaded = load_config(config, flags)
+    try:
+        with without_collector():
+            plans = run(options, loaded.config)
+    except (LookError, KernelError) as error:
+        raise Failure(f"could not look: {error}", BLIND) from error
+    if output == "json":
+        click.echo(json.dumps(plans.as_json(), indent=2))
+    else:
+        echo(as_text(plans, diff=diff))
+    sys.exit(SOUND if plans.empty else FINDINGS)

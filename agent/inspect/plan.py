@@ -66,8 +66,15 @@ class Plan(msgspec.Struct, frozen=True):
         return sum(group.act is act and group.service != SHARED for group in self.groups)
 
 
-def make_plan(survey: Survey, changes: Sequence[Change]) -> Plan:
-    """Group what ``compare`` found."""
+def make_plan(survey: Survey, wanted: Iterable[str], changes: Sequence[Change]) -> Plan:
+    """Group what ``compare`` found.
+
+    Args:
+        survey: of the kernel's tables.
+        wanted: Services (``namespace/name``) that should have rules.
+        changes: of ``compare``.
+    """
+    there = set(wanted)
     kept, moved = _without_moves(changes)
     by_service: dict[str, list[Change]] = {}
     for change in kept:
@@ -77,7 +84,13 @@ def make_plan(survey: Survey, changes: Sequence[Change]) -> Plan:
         for service in [*survey.services.values(), *(p.service for p in survey.portals)]
     }
     order = sorted(by_service, key=lambda service: (service == SHARED, service))
-    groups = [_group(survey, service, by_service[service], service in here) for service in order]
+    groups: list[Group] = []
+    for service in order:
+        act = Act.CHANGE
+        if service != SHARED:
+            act = Act.CREATE if service not in here else Act.CHANGE
+            act = Act.DELETE if service not in there else act
+        groups.append(_group(survey, act, service, by_service[service]))
     return Plan(tuple(groups), moved)
 
 
@@ -124,20 +137,12 @@ def _is_dispatch(change: Change) -> bool:
     return not names.is_service_chain(change.chain)
 
 
-def _group(survey: Survey, service: str, changes: Sequence[Change], here: bool) -> Group:  # noqa: FBT001  a fact
-    items: list[Item] = []
+def _group(survey: Survey, act: Act, service: str, changes: Sequence[Change]) -> Group:
+    items: dict[Item, None] = {}
     for change in changes:
-        items += _items(survey, change, shared=service == SHARED)
-    items = list(dict.fromkeys(items))
-    act = Act.CHANGE
-    if service != SHARED:
-        leaves = [c for c in changes if c.act is Act.DELETE and not c.chain.startswith(names.SEP)]
-        if not here:
-            act = Act.CREATE
-        elif leaves and all(not c.added and c.act is not Act.CREATE for c in changes):
-            act = Act.DELETE
-    items.sort(key=lambda item: "+-~".index(item.act.value))
-    return Group(act, service, tuple(items), tuple(changes))
+        items |= dict.fromkeys(_items(survey, change, shared=service == SHARED))
+    ordered = sorted(items, key=lambda item: "+-~".index(item.act.value))
+    return Group(act, service, tuple(ordered), tuple(changes))
 
 
 def _items(survey: Survey, change: Change, *, shared: bool) -> Iterator[Item]:
