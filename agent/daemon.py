@@ -26,6 +26,7 @@ from agent.kernel.addresses import AddressWatcher
 from agent.kernel.detect import Backend, choose, refuse_conflict
 from agent.kernel.errors import HostError
 from agent.kernel.iptables import Capabilities, Iptables, probe
+from agent.kernel.nftables import Generations
 from agent.kernel.sweeper import FlowSweeper
 from agent.kernel.sysctl import ROUTE_LOCALNET, Result, Sysctls, apply_conntrack
 from agent.kernel.tools import SubprocessRunner
@@ -59,8 +60,9 @@ if TYPE_CHECKING:
     from agent.config.model import Config
     from agent.kernel.detect import Choice
 
-#: Services in one transaction of a backend whose time grows faster than the transaction.
-BATCHES = {Backend.NFT: 50, Backend.LEGACY: None}
+#: Services in one transaction of a backend whose time grows faster than the transaction: on an
+#: empty node, and over rules in use.
+BATCHES = {Backend.NFT: (50, 200), Backend.LEGACY: (None, None)}
 #: A syncPeriod's worth of waiting is normal; twice that is not (as in kube-proxy).
 _LATE = 2
 _MAX_EVENTS = 10_000
@@ -109,6 +111,7 @@ class _Agent:
         self._runner = SubprocessRunner()
         self._sysctls = Sysctls()
         self._settings = node_settings(config)
+        self._generations = Generations()
         self._capabilities = self._probe()
         self._facts = self._prepare_kernel()
         families = self._families()
@@ -271,7 +274,7 @@ class _Agent:
         syncer = Syncer(
             RuleSet(view, self._config.dispatch),
             MeteredKernel(kernel, family, self._metrics),
-            SyncSettings(BATCHES[self._capabilities.backend], periods.sync_period),
+            SyncSettings(*BATCHES[self._capabilities.backend], periods.sync_period),
             time.monotonic,
             (health, udp),
         )

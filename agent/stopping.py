@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
+from agent.sync.port import Wrapped
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -36,7 +38,7 @@ class StoppedError(Exception):
     """A signal came in the middle of a sync; what has been accepted stays."""
 
 
-class Interruptible:
+class Interruptible(Wrapped):
     """A kernel that begins nothing more once a signal has come.
 
     A sync can be a hundred transactions, and each may wait for the lock. Between any two of
@@ -44,23 +46,23 @@ class Interruptible:
     """
 
     def __init__(self, kernel: Kernel, stop: Stop) -> None:
-        self._kernel = kernel
+        super().__init__(kernel)
         self._stop = stop
 
     def restore(self, text: str) -> None:
-        """Pass on."""
+        """Apply restore input, unless a signal has come."""
         self._ask()
-        self._kernel.restore(text)
+        super().restore(text)
 
     def save(self, table: str) -> str:
-        """Pass on."""
+        """Read a table, unless a signal has come."""
         self._ask()
-        return self._kernel.save(table)
+        return super().save(table)
 
     def chain(self, table: str, chain: str) -> list[str] | None:
-        """Pass on."""
+        """Read a chain, unless a signal has come."""
         self._ask()
-        return self._kernel.chain(table, chain)
+        return super().chain(table, chain)
 
     def _ask(self) -> None:
         if self._stop.signal is not None:

@@ -13,18 +13,21 @@ conflict and the program tries again.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from agent.kernel import refusal
+from agent.kernel import nftables, refusal
 from agent.kernel.detect import Backend, Tool
 from agent.kernel.errors import HostError, KernelError, PrivilegeError
 from agent.state.values import Family
 from agent.sync.port import ReadError, Refusal, RestoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from agent.kernel.tools import Finished, Runner
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 #: A chain that no packet visits, for asking the kernel about a rule.
 PROBE_CHAIN = "KUBE-PROXY-PROBE"
@@ -83,6 +86,7 @@ class Iptables:
         runner: Runner,
         lock_wait: int = 5,
         timeout: float = TIMEOUT,
+        generations: nftables.Generations | None = None,
     ) -> None:
         """Nothing is run yet.
 
@@ -92,12 +96,14 @@ class Iptables:
             runner: runs it.
             lock_wait: seconds to wait for the xtables lock (legacy only).
             timeout: seconds until a program that hangs is killed.
+            generations: on nft, watches for changes by others; one for all families.
         """
         self.tool = tool
         self.family = family
         self._runner = runner
         self._wait = ("-w", str(lock_wait))
         self._timeout = timeout
+        self._generations = generations if tool.backend is Backend.NFT else None
 
     def restore(self, text: str) -> None:
         """Apply restore input, each table atomically, keeping chains that it does not name.
@@ -105,8 +111,12 @@ class Iptables:
         Raises:
             RestoreError: it was not accepted; tables before the one at fault were.
         """
+        before = self._generations.before() if self._generations else None
         finished = self._restore(text)
         if finished.status == 0:
+            if self._generations:
+                commits = f"\n{text}".count("\nCOMMIT")
+                self._generations.restored(before, commits)
             return
         complaint = refusal.parse(finished.status, finished.err, text)
         if self.tool.backend is Backend.LEGACY and refusal.needs_second_look(complaint, text):
@@ -129,6 +139,53 @@ class Iptables:
             ReadError: they could not be read.
         """
         return self._read("-save").out
+
+    def chains(self, table: str) -> set[str]:
+        """Return the names of the table's chains.
+
+        Raises:
+            ReadError: they could not be read.
+        """
+        if self.tool.backend is Backend.NFT:
+            return self._asking(nftables.chain_names, self.family, table)
+        return {
+            line[1:].split(" ", 1)[0]
+            for line in self.save(table).splitlines()
+            if line.startswith(":")
+        }
+
+    def confirm(self) -> None:
+        """From here on, watch whether anybody else changes the rules of this machine.
+
+        Raises:
+            ReadError: the kernel could not be asked.
+        """
+        if self._generations:
+            self._asking(self._generations.confirm, self.family)
+
+    def untouched(self) -> bool:
+        """Whether, for certain, nobody else has changed any rule since ``confirm``.
+
+        Legacy cannot tell.
+        """
+        return self._generations is not None and self._generations.untouched(self.family)
+
+    def digests(self, table: str, chains: Collection[str]) -> dict[str, bytes] | None:
+        """Return a digest of the rules of each chain that has any; None on legacy.
+
+        Raises:
+            ReadError: they could not be read.
+        """
+        if self.tool.backend is not Backend.NFT:
+            return None
+        return self._asking(nftables.digests, self.family, table, chains)
+
+    def _asking(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Ask over netlink; what the kernel refuses is a ``ReadError``."""
+        try:
+            return function(*args, **kwargs)
+        except KernelError as error:
+            raise ReadError(str(error)) from error
 
     def chain(self, table: str, chain: str) -> list[str] | None:
         """Return the chain's rules as ``-A CHAIN ...`` lines, or None if there is no such chain.

@@ -35,6 +35,8 @@ _ERROR = 2
 _OVERRUN = 4
 _HEADER = struct.Struct("=IHHII")
 _NUMBER = struct.Struct("=i")
+#: Netfilter's own header: family, version, resource.
+_RAW = struct.Struct("=BBH")
 #: Where the attributes of a message begin: after netlink's header and netfilter's own (family,
 #: version, resource).
 ATTRIBUTES = _HEADER.size + 4
@@ -95,6 +97,9 @@ class Channel:
             NetlinkError: the kernel refused; ``number`` says why.
         """
         self._send(action, message, kind, FLAG_REQUEST | FLAG_ACK | flags)
+        return self._answers(action)
+
+    def _answers(self, action: str) -> list[bytes]:
         answers = []
         for answer_kind, _, answer in self._receive(action):
             if answer_kind == _ERROR:
@@ -102,6 +107,16 @@ class Channel:
                 break
             answers.append(answer)
         return answers
+
+    def ask(self, action: str, family: int, kind: int) -> list[bytes]:
+        """As ``request``, for a message that has a family and nothing else."""
+        self._send_raw(action, _RAW.pack(family, 0, 0), kind, FLAG_REQUEST | FLAG_ACK)
+        return self._answers(action)
+
+    def stream(self, action: str, family: int, kind: int, body: bytes = b"") -> Iterator[bytes]:
+        """As ``dump``, for a message whose attributes are encoded already."""
+        self._send_raw(action, _RAW.pack(family, 0, 0) + body, kind, FLAG_REQUEST | _FLAG_DUMP)
+        yield from self._parts(action)
 
     def dump(self, action: str, message: Any, kind: int) -> Iterator[bytes]:
         """Stream a table, one message after the other.
@@ -116,6 +131,9 @@ class Channel:
             NetlinkError: the kernel refused or broke off.
         """
         self._send(action, message, kind, FLAG_REQUEST | _FLAG_DUMP)
+        yield from self._parts(action)
+
+    def _parts(self, action: str) -> Iterator[bytes]:
         interrupted = False
         for answer_kind, flags, answer in self._receive(action):
             interrupted |= bool(flags & _FLAG_DUMP_INTERRUPTED)
@@ -135,8 +153,16 @@ class Channel:
         message["header"]["sequence_number"] = self._sequence
         message["header"]["pid"] = 0
         message.encode()
+        self._transmit(action, message.data)
+
+    def _send_raw(self, action: str, body: bytes, kind: int, flags: int) -> None:
+        self._sequence += 1
+        header = _HEADER.pack(_HEADER.size + len(body), kind, flags, self._sequence, 0)
+        self._transmit(action, header + body)
+
+    def _transmit(self, action: str, data: bytes) -> None:
         try:
-            self._socket.sendto(message.data, (0, 0))
+            self._socket.sendto(data, (0, 0))
         except OSError as error:
             raise NetlinkError(f"{action}: sending failed: {error}", error.errno or 0) from error
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from agent import logs
 from agent.cluster.events import Notice
 from agent.cluster.objects import Kind
-from agent.sync.port import ReadError, RestoreError
+from agent.sync.port import ReadError, RestoreError, Wrapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 _NAMED = 10
 
 
-class MeteredKernel:
+class MeteredKernel(Wrapped):
     """A kernel whose restores are measured."""
 
     def __init__(self, kernel: Kernel, family: Family, metrics: Metrics) -> None:
-        self._kernel = kernel
+        super().__init__(kernel)
         self._family = family
         self._metrics = metrics
 
@@ -50,21 +50,13 @@ class MeteredKernel:
         started = time.monotonic()
         accepted = False
         try:
-            self._kernel.restore(text)
+            super().restore(text)
             accepted = True
         finally:
             seconds = time.monotonic() - started
             self._metrics.sync.restored(
                 self._family, accepted=accepted, size=len(text), seconds=seconds
             )
-
-    def save(self, table: str) -> str:
-        """Pass on."""
-        return self._kernel.save(table)
-
-    def chain(self, table: str, chain: str) -> list[str] | None:
-        """Pass on."""
-        return self._kernel.chain(table, chain)
 
 
 class Reporter:

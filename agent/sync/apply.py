@@ -21,7 +21,7 @@ import msgspec
 from agent.cluster.objects import Key
 from agent.rules import names
 from agent.rules.dispatch import ChainId
-from agent.rules.parse import canonical, parse_rule, parse_save
+from agent.rules.parse import canonical, parse_rule
 from agent.rules.static import BASE_CHAINS
 from agent.sync.plan import KernelView, Planner, Switch
 from agent.sync.port import Refusal, RestoreError
@@ -54,11 +54,14 @@ class SyncSettings(msgspec.Struct, frozen=True):
     Attributes:
         batch: Services whose own chains go into one transaction; None for everything in a
             single restore, which is right where each restore copies the whole table.
+        batch_over: likewise, where chains of ours are in use already: then the kernel checks
+            all of them at each transaction, and fewer transactions cost less.
         cleanup_period: in a large cluster, stale chains are deleted at most once in this many
             seconds.
     """
 
     batch: int | None
+    batch_over: int | None = None
     cleanup_period: float = 30.0
 
 
@@ -102,6 +105,7 @@ class Syncer:
         self.quarantine = Quarantine(clock)
         self.generation = 0
         self.needs_full = True
+        self.epoch = 0
         self._clock = clock
         self._followers = followers
         self._pending: set[Key] = set()
@@ -130,6 +134,7 @@ class Syncer:
         self._pending.clear()
         self._clean_up(outcome)
         self.needs_full = False
+        self.epoch += outcome.full
         return outcome
 
     def set_node(self, store: Store, node: NodeView) -> None:
@@ -166,13 +171,15 @@ class Syncer:
     # Reading -----------------------------------------------------------------------------
 
     def _view(self) -> KernelView:
+        self.kernel.confirm()  # what others did before this counts for nothing: all is written
         found = [
             (table, chain)
             for table in BASE_CHAINS
-            for chain in parse_save(self.kernel.save(table)).get(table, {})
+            for chain in self.kernel.chains(table)
             if names.is_service_chain(chain) or names.is_tree_chain(chain)
         ]
-        return KernelView(frozenset(found), self.missing_jumps())
+        canary = names.CANARY in self.kernel.chains("mangle")
+        return KernelView(frozenset(found), self.missing_jumps(), canary)
 
     def missing_jumps(self) -> tuple[BaseJump, ...]:
         """Those of our jumps that the built-in chains lack.
@@ -194,7 +201,8 @@ class Syncer:
 
     def _look_again(self, view: KernelView) -> KernelView:
         """After a refusal: tables in front of the refused one were accepted, with their jumps."""
-        return KernelView(view.chains, self.missing_jumps())
+        canary = names.CANARY in self.kernel.chains("mangle")
+        return KernelView(view.chains, self.missing_jumps(), canary)
 
     # Writing -----------------------------------------------------------------------------
 
@@ -238,7 +246,9 @@ class Syncer:
         self, services: Sequence[Key], view: KernelView | None, outcome: Outcome
     ) -> None:
         """Own chains in batches, then the shared chains."""
-        size = self.settings.batch or len(services) or 1
+        live = view is None or bool(view.chains)
+        batch = (live and self.settings.batch_over) or self.settings.batch
+        size = batch or len(services) or 1
         gone: set[ChainId] = set()
         if view is not None:
             self._restore(self.planner.foundation(), outcome)

@@ -1,18 +1,24 @@
 """Does the kernel still hold what we wrote? Other tools flush tables and delete rules.
 
-Each round looks at everything that all Services share (canaries, jumps, shared chains), and at
-a sample of the Services' own chains that moves on from round to round: of N chains,
-max(50 - N/125, 5) percent, but never fewer than 100, or all there are. The cursor moves by what
-was looked at, also when a read failed, so that one unreadable corner cannot hold up the rest;
-Services of different namespaces take turns in the order, so that no corner waits for another.
+Where the backend can tell for certain that nobody else has changed anything since everything
+was written, a round is done. Otherwise it looks at what all Services share (canaries, jumps,
+shared chains), and at a sample of the Services' own chains that moves on from round to round: of
+N chains, max(50 - N/125, 5) percent, but never fewer than 100, or all there are. The cursor moves
+by what was looked at, also when a read failed, so that one unreadable corner cannot hold up the
+rest; Services of different namespaces take turns in the order, so that no corner waits for
+another.
 
-Chains are compared by meaning, not by text (``agent.rules.parse``).
+A chain is compared by meaning (``agent.rules.parse``), which takes its text, and text is slow to
+come by. So the digest of a chain that was found right is kept, where the backend gives one, and
+an equal digest is enough later. Digests are also learned while nobody else has changed
+anything, when what is there is what was written.
 """
 
 from __future__ import annotations
 
+import hashlib
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -23,11 +29,27 @@ from agent.rules.ruleset import own_chains
 from agent.rules.static import BASE_CHAINS, CANARY_TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable
 
+    from agent.rules.dispatch import ChainId
     from agent.sync.apply import Syncer
 
-Tables = dict[str, dict[str, list[str]]]
+#: Up to so many chains are read one by one, above it their whole table.
+_ONE_BY_ONE = 30
+#: In place of the digest of a chain that has no rules.
+_EMPTY = bytes(16)
+Rules = tuple[str, ...]
+
+
+class _Unit(NamedTuple):
+    """Chains that are looked at together: a Service's own, or one shared chain.
+
+    ``token`` is what they were written from; another one has other chains.
+    """
+
+    name: Key | ChainId
+    token: object
+    chains: dict[ChainId, Rules]
 
 
 class Difference(msgspec.Struct, frozen=True):
@@ -64,6 +86,9 @@ class Audit:
     def __init__(self, syncer: Syncer) -> None:
         self._syncer = syncer
         self._after: Key | None = None
+        self._epoch = -1
+        #: Of a unit: its token, and the digest that its chains had when they were right.
+        self._known: dict[Key | ChainId, tuple[object, bytes]] = {}
 
     def run(self) -> list[Difference]:
         """One round; the differences found.
@@ -71,84 +96,134 @@ class Audit:
         Raises:
             ReadError: the kernel's rules could not be read.
         """
-        sample = self._sample()
-        tables: Tables = {}
-        for table in CANARY_TABLES:
-            text = self._syncer.kernel.save(table)
-            tables[table] = parse_save(text).get(table, {})
-        nat = tables["nat"]
-        return [
-            *self._shared(tables),
-            *self._jumps(),
-            *self._own(sample, nat),
-            *self._strays(tables),
-        ]
-
-    def _sample(self) -> dict[Key, Mapping[str, tuple[str, ...]]]:
-        """The next Services in turn, with their chains; moves the cursor."""
-        services = self._syncer.planner.accepted.services
-        order = take_turns(services)
-        if self._after in services:
-            position = order.index(self._after) + 1
-            order = order[position:] + order[:position]
-        chains = {key: own_chains(services[key]) for key in order}
-        wanted = sample_size(sum(map(len, chains.values())))
-        sample: dict[Key, Mapping[str, tuple[str, ...]]] = {}
-        for key in order:
-            if wanted <= 0:
-                break
-            sample[key] = chains[key]
-            wanted -= len(chains[key])
-            self._after = key
-        return sample
-
-    def _shared(self, tables: Tables) -> list[Difference]:
+        if self._epoch != self._syncer.epoch:  # all was written again, with other digests
+            self._epoch = self._syncer.epoch
+            self._known.clear()
+        units, whole = self._sample()
+        if self._syncer.kernel.untouched():
+            self._learn_from_ours(units)
+            return []
         found = [
-            Difference(table, names.CANARY, "missing")
-            for table in CANARY_TABLES
-            if names.CANARY not in tables[table]
+            Difference(*chain, what, unit.name if isinstance(unit.name, Key) else None)
+            for unit, chain, what in self._compare(units)
         ]
-        for (table, chain), texts in self._syncer.planner.accepted.shared.items():
-            found += _compare(table, chain, texts, tables.get(table, {}))
+        return [*found, *self._canaries_and_jumps(), *(self._strays() if whole else [])]
+
+    # What to look at ---------------------------------------------------------------------
+
+    def _sample(self) -> tuple[list[_Unit], bool]:
+        """The shared chains and the next Services, and whether a turn is complete."""
+        accepted = self._syncer.planner.accepted
+        units = [_Unit(chain, rules, {chain: rules}) for chain, rules in accepted.shared.items()]
+        order = take_turns(accepted.services)
+        position = order.index(self._after) + 1 if self._after in accepted.services else 0
+        total = sum(len(p.chains) for ports in accepted.services.values() for p in ports.values())
+        left = sample_size(total)
+        whole = not order
+        for step in range(len(order)):
+            key = order[(position + step) % len(order)]
+            if left <= 0:
+                break
+            token = accepted.services[key]
+            chains = {("nat", chain): rules for chain, rules in own_chains(token).items()}
+            left -= len(chains)
+            units.append(_Unit(key, token, chains))
+            whole |= key == order[-1]
+            self._after = key
+        return units, whole
+
+    # Comparing ---------------------------------------------------------------------------
+
+    def _compare(self, units: list[_Unit]) -> list[tuple[_Unit, ChainId, str]]:
+        """What is wrong with which chain: by digest where it is known, else by text."""
+        digests = self._digests(units)
+        doubtful = [
+            unit
+            for unit in units
+            if self._known_digest(unit) is None
+            or self._known_digest(unit) != digests.get(unit.name)
+        ]
+        wrong = self._by_text({chain: rules for u in doubtful for chain, rules in u.chains.items()})
+        right = [unit for unit in doubtful if wrong.keys().isdisjoint(unit.chains)]
+        again = self._digests(right) if digests else {}
+        for unit in right:
+            # Only if it did not change while its text was read.
+            if unit.name in again and again[unit.name] == digests.get(unit.name):
+                self._known[unit.name] = (unit.token, again[unit.name])
+        return [(u, chain, wrong[chain]) for u in doubtful for chain in u.chains if chain in wrong]
+
+    def _known_digest(self, unit: _Unit) -> bytes | None:
+        token, digest = self._known.get(unit.name, (None, None))
+        return digest if token is unit.token else None
+
+    def _learn_from_ours(self, units: list[_Unit]) -> None:
+        """While everything there is ours, what is there is right."""
+        missing = [unit for unit in units if self._known_digest(unit) is None]
+        digests = self._digests(missing)
+        if self._syncer.kernel.untouched():
+            for unit in missing:
+                if unit.name in digests:
+                    self._known[unit.name] = (unit.token, digests[unit.name])
+
+    def _digests(self, units: list[_Unit]) -> dict[Key | ChainId, bytes]:
+        """One digest of all chains of each unit; nothing where the backend gives none."""
+        parts: dict[ChainId, bytes] = {}
+        for table in BASE_CHAINS:
+            mine = [chain for unit in units for of, chain in unit.chains if of == table]
+            digests = self._syncer.kernel.digests(table, mine)
+            if digests is None:
+                return {}
+            parts.update({(table, chain): digest for chain, digest in digests.items()})
+        return {
+            unit.name: hashlib.blake2b(
+                b"".join(parts.get(chain, _EMPTY) for chain in unit.chains), digest_size=16
+            ).digest()
+            for unit in units
+        }
+
+    def _by_text(self, chains: dict[ChainId, Rules]) -> dict[ChainId, str]:
+        wrong: dict[ChainId, str] = {}
+        for table in BASE_CHAINS:
+            mine = {chain: rules for (of, chain), rules in chains.items() if of == table}
+            held = self._read(table, mine)
+            for chain, rules in mine.items():
+                if chain not in held:
+                    wrong[table, chain] = "missing"
+                elif not equal(rules, held[chain]):
+                    wrong[table, chain] = "changed"
+        return wrong
+
+    def _read(self, table: str, chains: Collection[str]) -> dict[str, list[str]]:
+        kernel = self._syncer.kernel
+        if len(chains) > _ONE_BY_ONE:
+            return parse_save(kernel.save(table)).get(table, {})
+        found: dict[str, list[str]] = {}
+        for chain in chains:
+            lines = kernel.chain(table, chain)
+            if lines is not None:
+                found[chain] = [line.removeprefix(f"-A {chain}").strip() for line in lines]
         return found
 
-    def _jumps(self) -> list[Difference]:
-        return [
-            Difference(jump.table, jump.source, "no jump") for jump in self._syncer.missing_jumps()
-        ]
+    # What is not a chain of ours with rules -------------------------------------------------
 
-    def _strays(self, tables: Tables) -> list[Difference]:
+    def _canaries_and_jumps(self) -> list[Difference]:
+        syncer = self._syncer
+        canaries = [
+            Difference(table, names.CANARY, "missing")
+            for table in CANARY_TABLES
+            if syncer.kernel.chain(table, names.CANARY) is None
+        ]
+        jumps = [Difference(j.table, j.source, "no jump") for j in syncer.missing_jumps()]
+        return canaries + jumps
+
+    def _strays(self) -> list[Difference]:
         accepted = self._syncer.planner.accepted
         known = {("nat", c) for chains in accepted.services.values() for c in own_chains(chains)}
         known |= accepted.stale | accepted.shared.keys()
         return [
             Difference(table, chain, "stray")
             for table in BASE_CHAINS
-            for chain in tables[table]
+            for chain in sorted(self._syncer.kernel.chains(table))
             if (names.is_service_chain(chain) or names.is_tree_chain(chain))
             and (table, chain) not in known
         ]
-
-    def _own(
-        self, sample: Mapping[Key, Mapping[str, tuple[str, ...]]], nat: dict[str, list[str]]
-    ) -> list[Difference]:
-        return [
-            difference
-            for key, chains in sample.items()
-            for chain, texts in chains.items()
-            for difference in _compare("nat", chain, texts, nat, key)
-        ]
-
-
-def _compare(
-    table: str,
-    chain: str,
-    texts: Iterable[str],
-    held: dict[str, list[str]],
-    service: Key | None = None,
-) -> list[Difference]:
-    if chain not in held:
-        return [Difference(table, chain, "missing", service)]
-    if not equal(texts, held[chain]):
-        return [Difference(table, chain, "changed", service)]
-    return []

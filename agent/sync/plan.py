@@ -72,10 +72,12 @@ class KernelView(msgspec.Struct, frozen=True):
     Attributes:
         chains: the chains of ours that exist, apart from the base chains.
         missing_jumps: those of our jumps that are not in the built-in chains.
+        canary: the canary of the mangle table exists.
     """
 
     chains: frozenset[ChainId]
     missing_jumps: tuple[BaseJump, ...]
+    canary: bool = False
 
 
 class Switch(msgspec.Struct):
@@ -196,7 +198,8 @@ class Planner:
             for chain in chains:
                 by_table[table].chains.setdefault(chain, None)
         for table in CANARY_TABLES:
-            by_table[table].chains[names.CANARY] = None
+            if table != "mangle" or not view.canary:  # what changes nothing is not sent
+                by_table[table].chains[names.CANARY] = None
         for jump in view.missing_jumps:
             by_table[jump.table].lines.append(Line(f"-I {jump.source} {jump.rule.text()}"))
         return by_table["mangle"]

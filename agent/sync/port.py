@@ -1,9 +1,12 @@
-"""What sync needs of a kernel: three calls, and an error that says what was refused."""
+"""What sync needs of a kernel, and an error that says what was refused."""
 
 from __future__ import annotations
 
 import enum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 
 class Refusal(enum.Enum):
@@ -60,9 +63,74 @@ class Kernel(Protocol):
             ReadError: they could not be read.
         """
 
+    def chains(self, table: str) -> set[str]:
+        """Return the names of the table's chains.
+
+        Raises:
+            ReadError: they could not be read.
+        """
+
     def chain(self, table: str, chain: str) -> list[str] | None:
         """Return the chain's rules as ``-A CHAIN ...`` lines, or None if there is no such chain.
 
         Raises:
             ReadError: it could not be read.
         """
+
+    def confirm(self) -> None:
+        """From here on, watch whether anybody else changes the rules of this machine.
+
+        Raises:
+            ReadError: the kernel could not be asked.
+        """
+
+    def untouched(self) -> bool:
+        """Whether, for certain, nobody else has changed any rule since ``confirm``.
+
+        False where that cannot be told.
+        """
+
+    def digests(self, table: str, chains: Collection[str]) -> dict[str, bytes] | None:
+        """Return a digest of the rules of each chain that has any.
+
+        None where chains can only be read as text. A chain that was written again may have
+        another digest for the same rules.
+
+        Raises:
+            ReadError: they could not be read.
+        """
+
+
+class Wrapped:
+    """A kernel around another one; subclasses change what they are for."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+
+    def restore(self, text: str) -> None:
+        """Pass on."""
+        self._kernel.restore(text)
+
+    def save(self, table: str) -> str:
+        """Pass on."""
+        return self._kernel.save(table)
+
+    def chains(self, table: str) -> set[str]:
+        """Pass on."""
+        return self._kernel.chains(table)
+
+    def chain(self, table: str, chain: str) -> list[str] | None:
+        """Pass on."""
+        return self._kernel.chain(table, chain)
+
+    def confirm(self) -> None:
+        """Pass on."""
+        self._kernel.confirm()
+
+    def untouched(self) -> bool:
+        """Pass on."""
+        return self._kernel.untouched()
+
+    def digests(self, table: str, chains: Collection[str]) -> dict[str, bytes] | None:
+        """Pass on."""
+        return self._kernel.digests(table, chains)

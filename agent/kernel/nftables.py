@@ -1,0 +1,188 @@
+"""Looking at iptables-nft's tables over netlink: which chains there are, and whether they changed.
+
+``iptables-nft-save`` prints everything and takes seconds for a large table. The kernel can be
+asked for less:
+
+- Names of chains cost a tenth of a dump of rules.
+- Each change of the ruleset of a network namespace, by whomever, raises one number, the
+  generation. If it rose by what our own transactions account for, nobody else changed anything.
+- The rules of one chain, as bytes. What they mean is left to the tool; a digest of them tells
+  whether they are still the ones that were there before. Counters are blotted out.
+
+Messages and attributes: ``linux/netfilter/nf_tables.h``. All of it speaks of the network namespace
+of the calling thread.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import re
+import socket
+import struct
+from typing import TYPE_CHECKING
+
+from agent.kernel.errors import DumpInterruptedError, KernelError, NetlinkError
+from agent.kernel.netlink import ATTRIBUTES, Channel
+from agent.state.values import Family
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_SUBSYSTEM = 10 << 8
+_GET_CHAIN = _SUBSYSTEM | 4
+_GET_RULE = _SUBSYSTEM | 7
+_GET_GENERATION = _SUBSYSTEM | 16
+_CHAIN_TABLE, _CHAIN_NAME = 1, 3
+_RULE_TABLE, _RULE_CHAIN = 1, 2
+_GENERATION_ID = 1
+_FAMILIES = {Family.V4: socket.AF_INET, Family.V6: socket.AF_INET6}
+_ATTRIBUTE = struct.Struct("=HH")
+_TYPE_MASK = 0x3FFF
+#: A counter expression: its name, then bytes and packets, each behind a header.
+_COUNTER = re.compile(rb"counter\x00.{4}(.{4}).{8}.{4}.{8}", re.DOTALL)
+_BLOT = b"counter"
+_DUMP_ATTEMPTS = 3
+
+
+def generation() -> int:
+    """The number that every change of any nftables ruleset of this namespace raises.
+
+    Raises:
+        PrivilegeError: this process may not ask.
+        UnsupportedError: the kernel has no nftables.
+        NetlinkError: the kernel refused.
+    """
+    with Channel() as channel:
+        for answer in channel.ask("asking for the generation", 0, _GET_GENERATION):
+            for kind, start, end in attributes(answer):
+                if kind == _GENERATION_ID:
+                    return int.from_bytes(answer[start:end], "big")
+    raise NetlinkError("the kernel named no generation", errno.ENODATA)
+
+
+def chain_names(family: Family, table: str) -> set[str]:
+    """Names of a table's chains; none if there is no such table.
+
+    Raises:
+        PrivilegeError: this process may not ask.
+        UnsupportedError: the kernel has no nftables.
+        NetlinkError: the kernel refused, or the table kept changing.
+    """
+    for attempt in range(_DUMP_ATTEMPTS):
+        try:
+            return set(_dump_chains(family, table.encode()))
+        except DumpInterruptedError:
+            if attempt == _DUMP_ATTEMPTS - 1:
+                raise
+    raise AssertionError
+
+
+def _dump_chains(family: Family, table: bytes) -> Iterator[str]:
+    with Channel() as channel:
+        action = f"listing chains of {family.value} {table.decode()}"
+        for answer in channel.stream(action, _FAMILIES[family], _GET_CHAIN):
+            found = {kind: answer[start : end - 1] for kind, start, end in attributes(answer)}
+            if found.get(_CHAIN_TABLE) == table and _CHAIN_NAME in found:
+                yield found[_CHAIN_NAME].decode()
+
+
+def digests(family: Family, table: str, chains: Iterable[str]) -> dict[str, bytes]:
+    """A digest of the rules of each chain as they are.
+
+    Chains without rules, and chains that do not exist, are left out. A rule that was replaced by
+    its like gives another digest, since the kernel numbers rules.
+
+    Raises:
+        PrivilegeError: this process may not ask.
+        UnsupportedError: the kernel has no nftables.
+        NetlinkError: the kernel refused, or a chain kept changing.
+    """
+    found: dict[str, bytes] = {}
+    with Channel() as channel:
+        for chain in chains:
+            digest = _digest(channel, family, table, chain)
+            if digest is not None:
+                found[chain] = digest
+    return found
+
+
+def _digest(channel: Channel, family: Family, table: str, chain: str) -> bytes | None:
+    body = attribute(_RULE_TABLE, table) + attribute(_RULE_CHAIN, chain)
+    action = f"reading chain {chain} of {family.value} {table}"
+    for attempt in range(_DUMP_ATTEMPTS):
+        digest, empty = hashlib.blake2b(digest_size=16), True
+        try:
+            for answer in channel.stream(action, _FAMILIES[family], _GET_RULE, body):
+                digest.update(_COUNTER.sub(_BLOT, answer[ATTRIBUTES:]))
+                empty = False
+        except DumpInterruptedError:
+            if attempt == _DUMP_ATTEMPTS - 1:
+                raise
+        except NetlinkError as error:
+            if error.number == errno.ENOENT:
+                return None
+            raise
+        else:
+            return None if empty else digest.digest()
+    raise AssertionError
+
+
+def attributes(answer: bytes) -> Iterator[tuple[int, int, int]]:
+    """Type, beginning and end of each attribute of a message."""
+    offset = ATTRIBUTES
+    while offset + _ATTRIBUTE.size <= len(answer):
+        length, kind = _ATTRIBUTE.unpack_from(answer, offset)
+        if length < _ATTRIBUTE.size or offset + length > len(answer):
+            return
+        yield kind & _TYPE_MASK, offset + _ATTRIBUTE.size, offset + length
+        offset += (length + 3) & ~3
+
+
+def attribute(kind: int, text: str) -> bytes:
+    """An attribute that holds a string, padded as netlink has it."""
+    value = text.encode() + b"\0"
+    length = _ATTRIBUTE.size + len(value)
+    return _ATTRIBUTE.pack(length, kind) + value + bytes(-length % 4)
+
+
+class Generations:
+    """Tells, for each family, whether anybody but us has changed the ruleset.
+
+    The kernel raises the generation once for each table that a restore commits. If it rose by
+    just that since it was last known, everything in between was ours. Whatever cannot be told,
+    because the kernel does not answer, counts as changed.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Family, int] = {}
+
+    def confirm(self, family: Family) -> None:
+        """Watch from here on.
+
+        Raises:
+            NetlinkError, PrivilegeError, UnsupportedError: the kernel does not tell.
+        """
+        self._known[family] = generation()
+
+    def before(self) -> int | None:
+        """The generation in front of a restore, for ``restored``."""
+        try:
+            return generation()
+        except KernelError:
+            return None
+
+    def restored(self, before: int | None, commits: int) -> None:
+        """A restore of so many tables was accepted."""
+        after = self.before()
+        ours = before is not None and after == before + commits
+        self._known = {
+            family: before + commits
+            for family, known in self._known.items()
+            if ours and before is not None and known == before
+        }
+
+    def untouched(self, family: Family) -> bool:
+        """Whether everything that changed since ``confirm`` is ours, for certain."""
+        known = self._known.get(family)
+        return known is not None and known == self.before()
