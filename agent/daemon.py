@@ -210,10 +210,16 @@ class _Agent:
         metrics = Metrics(families)
         tool = self._capabilities.tool
         metrics.backend(tool.backend.value, ".".join(map(str, tool.version)))
-        metrics.read_invalid_dropped(lambda: kernel_facts.read_packets(COUNTER_INVALID))
-        metrics.read_localhost_accepted(lambda: kernel_facts.read_packets(COUNTER_LOCALHOST))
+        # A counter that no rule names would be a metric that says 0 whatever happens.
+        if self._counts(families, COUNTER_INVALID):
+            metrics.read_invalid_dropped(lambda: kernel_facts.read_packets(COUNTER_INVALID))
+        if self._counts(families, COUNTER_LOCALHOST):
+            metrics.read_localhost_accepted(lambda: kernel_facts.read_packets(COUNTER_LOCALHOST))
         metrics.read_tcp_be_liberal(self._facts.tcp_be_liberal)
         return metrics
+
+    def _counts(self, families: tuple[Family, ...], counter: str) -> bool:
+        return any(self._capabilities.counts(family, counter) for family in families)
 
     def _make_source(self) -> Source:
         config = self._config
