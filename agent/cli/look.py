@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from agent.cli.base import CONTEXT, Failure, load_config
+from agent.cli.base import CONTEXT, USAGE, Failure, load_config
 from agent.config.options import click_options
 
 if TYPE_CHECKING:
@@ -146,3 +146,49 @@ def plan(config: Path | None, output: str, diff: bool, **flags: Any) -> None:
     else:
         echo(as_text(plans, diff=diff))
     sys.exit(SOUND if plans.empty else FINDINGS)
+
+
+@click.command(context_settings=CONTEXT)
+@click.argument("target")
+@click.option("--from", "sender", metavar="ADDR|pod|node|outside", default="", help="Who sends.")
+@click.option("--proto", type=click.Choice(["tcp", "udp", "sctp"]), default=None)
+@click.option("--interface", default="", help="By which the packet comes in.")
+@look_options
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+@click_options()
+def explain(config: Path | None, target: str, output: str, **flags: Any) -> None:
+    """Show where a packet goes, by which rules, and with which chances.
+
+    TARGET is namespace/name or namespace/name:port, ADDR:PORT, or the number of a node port.
+    The packet is walked through the rules as they are, of onenth, of kube-proxy and of all
+    others; what the rules alone do not tell is said to match perhaps. With an API server or
+    manifests, also why a Service has no endpoint. Ends with status 0, 1 if no rule knows the
+    target, 2 if it could not look.
+
+    \b
+    Example: onenth explain shop/web:http --from pod
+    Example: onenth explain 30080 --from 203.0.113.7 --from-file saved.txt
+    """
+    from agent.commands.explain import Question, Unknown, as_json, as_text, run
+    from agent.commands.sources import LookError
+    from agent.inspect.aim import AimError, read_aim
+    from agent.inspect.origins import OriginError
+    from agent.kernel.errors import KernelError
+
+    sender, proto, interface = (flags.pop(name) for name in ("sender", "proto", "interface"))
+    options = take_options(flags)
+    loaded = load_config(config, flags)
+    try:
+        question = Question(read_aim(target, proto or ""), sender, interface)
+        with without_collector():
+            found = run(question, options, loaded.config)
+    except (AimError, OriginError) as error:
+        raise Failure(str(error), USAGE) from error
+    except (LookError, KernelError) as error:
+        raise Failure(f"could not look: {error}", BLIND) from error
+    if isinstance(found, Unknown):
+        raise Failure("; ".join((found.text, *found.reasons)), FINDINGS)
+    if output == "json":
+        click.echo(json.dumps(as_json(found), indent=2))
+    else:
+        echo(as_text(found))

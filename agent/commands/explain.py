@@ -1,0 +1,231 @@
+"""``onenth explain``: where a packet goes, by which rules, with which chances."""
+
+from __future__ import annotations
+
+import difflib
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from agent.commands.expected import expect, has_source, read_objects
+from agent.commands.sources import Held, LookError, Node, Options, read_held, this_node
+from agent.inspect.aim import Aim, Goal, goals, known_services, ways_in
+from agent.inspect.origins import From, Origin, node_address, origin
+from agent.inspect.packet import Packet
+from agent.inspect.path import End, Outcome, Way, outcomes
+from agent.inspect.reasons import reasons
+from agent.inspect.show import SHOWN, outcome_text, plain, plain_outcome, tree
+from agent.inspect.walk import TooLongError, walk
+from agent.inspect.wrap import indented
+from agent.rules.words import ParseError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from agent.commands.expected import Expected, Objects
+    from agent.config.model import Config
+    from agent.kernel.tools import Runner
+
+_SUGGESTIONS = 3
+
+
+class Question(msgspec.Struct, frozen=True):
+    """What to explain.
+
+    Attributes:
+        aim: the target.
+        sender: ``pod``, ``node``, ``outside``, an address, or empty for the likely one.
+        interface: by which the packet comes, empty for the likely one.
+    """
+
+    aim: Aim
+    sender: str = ""
+    interface: str = ""
+
+
+class Explanation(msgspec.Struct, frozen=True):
+    """The way of one packet.
+
+    Attributes:
+        where: family, and backend or file.
+        goal: where it was sent to.
+        sender: who sent it.
+        way: through the rules.
+        usual: outcomes with their chances, if nobody is remembered and nothing may match.
+        also: other ways into the same service port.
+        reasons: why there is no endpoint, if there is none and the slices tell.
+    """
+
+    where: str
+    goal: Goal
+    sender: Origin
+    way: Way
+    usual: dict[Outcome, Fraction]
+    also: tuple[str, ...] = ()
+    reasons: tuple[str, ...] = ()
+
+
+class Unknown(msgspec.Struct, frozen=True):
+    """A target that the rules do not know.
+
+    Attributes:
+        text: what can be said about it.
+        reasons: what the API server or the manifests say.
+    """
+
+    text: str
+    reasons: tuple[str, ...] = ()
+
+
+def run(
+    question: Question, options: Options, config: Config, runner: Runner | None = None
+) -> list[Explanation] | Unknown:
+    """Walk the packets that are meant.
+
+    Raises:
+        LookError: something could not be looked at.
+        HostError: no iptables is installed, or this process may not ask.
+        OriginError: the sender is none.
+    """
+    family = question.aim.family
+    if family is not None:
+        options = msgspec.structs.replace(options, family=family)
+    held = read_held(options, runner)
+    node = this_node(options)
+    objects = read_objects(config) if has_source(config) else None
+    found: list[Explanation] = []
+    for one in held:
+        expected = expect(config, objects, one, node) if objects is not None else None
+        meant = goals(question.aim, one.survey) if one.survey.is_held() else []
+        found += [_explain(question, goal, one, node, expected) for goal in meant]
+    return found or _unknown(question.aim, held, objects, config, node)
+
+
+def _explain(
+    question: Question, goal: Goal, held: Held, node: Node, expected: Expected | None
+) -> Explanation:
+    survey = held.survey
+    sender = question.sender or (From.OUTSIDE if goal.external else From.POD).value
+    address = goal.address or node_address(survey, node.host)
+    made_up = frozenset({node_address(survey, node.host)})
+    host = msgspec.structs.replace(node.host, addresses=node.host.addresses | made_up)
+    who = origin(sender, survey, host, question.interface)
+    packet = Packet(
+        family=held.family,
+        protocol=goal.protocol,
+        source=who.source,
+        destination=address,
+        port=goal.port,
+        interface=who.interface,
+        avoids=who.avoids,
+    )
+    try:
+        way = walk(held.tables, packet, host)
+    except (TooLongError, ParseError) as error:
+        raise LookError(f"{held.where}: {error}") from error
+    usual = outcomes(way).usual
+    also = [text for text in ways_in(goal.service, survey) if text != goal.label]
+    why = () if _reaches(usual) or expected is None else _why(goal, expected)
+    return Explanation(held.where, goal, who, way, usual, tuple(also), tuple(why))
+
+
+def _reaches(usual: dict[Outcome, Fraction]) -> bool:
+    return any(outcome.end is End.PASSED and outcome.endpoint for outcome in usual)
+
+
+def _why(goal: Goal, expected: Expected) -> list[str]:
+    """What the slices say of a service port."""
+    name, _, port_name = goal.service.partition(":")
+    node = expected.rules.node
+    for record in expected.store:
+        if str(record.key) == name:
+            ports = record.service_ports(node.family)
+            mine = [p for p in ports if (p.port_name, p.protocol) == (port_name, goal.protocol)]
+            return reasons(record, mine[0] if mine else None, node)
+    return reasons(None, None, node)
+
+
+def _unknown(
+    aim: Aim, held: list[Held], objects: Objects | None, config: Config, node: Node
+) -> Unknown:
+    """What can be said of a target that no rule names."""
+    known = sorted({name for one in held for name in known_services(one.survey)})
+    close = difflib.get_close_matches(aim.text, known, _SUGGESTIONS)
+    hint = f"; did you mean {' or '.join(close)}?" if close else ""
+    text = f"no rule names {aim.text}{hint}"
+    if objects is None or not aim.service:
+        return Unknown(text)
+    found: list[str] = []
+    for one in held:
+        expected = expect(config, objects, one, node)
+        record = next((r for r in expected.store if str(r.key) == aim.service), None)
+        view = expected.rules.node
+        ports = record.service_ports(view.family) if record is not None else ()
+        mine = [port for port in ports if aim.port_name in {"", port.port_name}]
+        found += reasons(record, mine[0] if mine else None, view)
+        if mine:
+            found.append(f"{objects.source} has it, and it should have rules here: onenth verify")
+    return Unknown(text, tuple(dict.fromkeys(found)))
+
+
+# For people --------------------------------------------------------------------------------
+
+
+def as_text(found: list[Explanation]) -> Iterator[str]:
+    """Explanations as lines, at most 80 columns wide."""
+    for number, one in enumerate(found):
+        if number:
+            yield ""
+        yield from _heading(one)
+        yield ""
+        yield from tree(one.way)
+        yield ""
+        yield from _sum(one)
+
+
+def _heading(one: Explanation) -> Iterator[str]:
+    name = f"{one.goal.service} = " if one.goal.service else ""
+    yield from indented(f"{name}{one.goal.label}, from {one.sender.label}", 0, 2)
+    interface = one.sender.interface
+    if interface is None:
+        via = "by an interface that is not known (--interface)"
+    else:
+        via = f"by interface {interface}" if interface else "sent by a process of the node"
+    yield from indented(f"{one.where}; {via}", 0, 2)
+    if one.also:
+        yield from indented(f"also reached by {', '.join(one.also)}", 0, 2)
+
+
+def _sum(one: Explanation) -> Iterator[str]:
+    yield "Each new connection:"
+    ordered = sorted(one.usual.items(), key=lambda item: (-item[1], item[0].endpoint))
+    shown = ordered if len(ordered) <= SHOWN + 1 else ordered[:SHOWN]
+    for outcome, chance in shown:
+        text = outcome_text(outcome).removeprefix("= ")
+        yield from indented(f"{chance!s:>6}  {text}", 2, 10)
+    if len(shown) < len(ordered):
+        yield f"          ... and {len(ordered) - len(shown)} more"
+    for reason in one.reasons:
+        yield from indented(f"No endpoint, because: {reason}", 0, 2)
+
+
+def as_json(found: list[Explanation]) -> list[dict[str, Any]]:
+    """Plain values, for ``-o json``."""
+    return [
+        {
+            "where": one.where,
+            "service": one.goal.service,
+            "destination": one.goal.label,
+            "from": one.sender.label,
+            "interface": one.sender.interface,
+            "also": list(one.also),
+            "way": plain(one.way),
+            "outcomes": [
+                {"chance": str(chance), **plain_outcome(outcome)}
+                for outcome, chance in one.usual.items()
+            ],
+            "reasons": list(one.reasons),
+        }
+        for one in found
+    ]

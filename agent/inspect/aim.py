@@ -1,0 +1,183 @@
+"""From what people call a Service, an address or a node port to packets that can be walked."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from agent.rules import names
+from agent.state.addresses import parse_ip
+from agent.state.values import Family
+
+if TYPE_CHECKING:
+    from agent.inspect.survey import Portal, Survey
+
+_SERVICE = re.compile(
+    r"(?P<name>[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[a-z0-9]([a-z0-9.-]*[a-z0-9])?)(:(?P<port>[a-z0-9-]+))?"
+)
+_ADDRESS = re.compile(r"(?P<ip>\[[0-9A-Fa-f:.]+\]|[0-9.]+):(?P<port>[0-9]{1,5})(/(?P<proto>\w+))?")
+_NODE_PORT = re.compile(r"(?P<port>[0-9]{1,5})(/(?P<proto>\w+))?")
+PROTOCOLS = ("tcp", "udp", "sctp")
+
+
+class AimError(ValueError):
+    """Text that names no target."""
+
+
+class Aim(msgspec.Struct, frozen=True):
+    """What to explain, as it was asked for.
+
+    Attributes:
+        text: as given.
+        service: ``namespace/name``, empty for an address or a node port.
+        port_name: of the Service, empty for all of its ports.
+        address: destination, empty for a Service or a node port.
+        port: number, 0 for a Service.
+        protocol: empty if it was not given.
+    """
+
+    text: str
+    service: str = ""
+    port_name: str = ""
+    address: str = ""
+    port: int = 0
+    protocol: str = ""
+
+    @property
+    def family(self) -> Family | None:
+        """The family, if the target has one."""
+        if not self.address:
+            return None
+        return Family.V6 if ":" in self.address else Family.V4
+
+
+class Goal(msgspec.Struct, frozen=True):
+    """Where a packet is sent to.
+
+    Attributes:
+        label: what it is, for people.
+        service: ``namespace/name:port`` if a rule says so.
+        address: destination; empty for a node port, which is any address of the node.
+        port: number.
+        protocol: ``tcp``, ``udp`` or ``sctp``.
+        external: it is meant for clients outside of the cluster.
+    """
+
+    label: str
+    service: str
+    address: str
+    port: int
+    protocol: str
+    external: bool = False
+
+
+def read_aim(text: str, protocol: str = "") -> Aim:
+    """Read a target: ``namespace/name[:port]``, ``ADDR:PORT`` or a node port's number.
+
+    Raises:
+        AimError: it is none of these.
+    """
+    if match := _SERVICE.fullmatch(text):
+        return Aim(text, match["name"], match["port"] or "", protocol=protocol)
+    match = _ADDRESS.fullmatch(text) or _NODE_PORT.fullmatch(text)
+    if match is None:
+        raise AimError(
+            f"{text!r} is neither a Service (namespace/name or namespace/name:port), nor ADDR:PORT"
+            " (with brackets around an IPv6 address), nor the number of a node port"
+        )
+    port, given = int(match["port"]), match["proto"] or ""
+    if not 0 < port < 65536:
+        raise AimError(f"{text!r}: there is no port {port}")
+    if given not in {"", *PROTOCOLS}:
+        raise AimError(f"{text!r}: {given!r} is not a protocol of Services (tcp, udp, sctp)")
+    address = ""
+    if "ip" in match.groupdict():
+        parsed = parse_ip(match["ip"].strip("[]"))
+        if parsed is None:
+            raise AimError(f"{text!r}: {match['ip']} is not an address")
+        address = parsed[1]
+    return Aim(text, address=address, port=port, protocol=protocol or given)
+
+
+def goals(aim: Aim, survey: Survey) -> list[Goal]:
+    """Where packets go that are meant; none if the rules do not know the Service."""
+    if aim.service:
+        return _service_goals(aim, survey)
+    protocols = [aim.protocol] if aim.protocol else _protocols(aim, survey) or ["tcp"]
+    found = []
+    for protocol in protocols:
+        mine = [p for p in survey.portals if _meets(p, aim, protocol)]
+        service = next((p.service for p in mine if p.service), "")
+        what = aim.address or "node port"
+        external = not aim.address or any(p.target.startswith(_EXTERNAL) for p in mine)
+        label = f"{what}:{aim.port}/{protocol}" if aim.address else f"{what} {aim.port}/{protocol}"
+        found.append(Goal(label, service, aim.address, aim.port, protocol, external))
+    return found
+
+
+_EXTERNAL = (names.EXT, names.FW)
+
+
+def ways_in(service: str, survey: Survey) -> list[str]:
+    """All addresses and node ports of a service port, for people."""
+    found: dict[str, None] = {}
+    for portal in survey.portals:
+        if portal.service != service or not portal.port or portal.target == "ACCEPT":
+            continue
+        host = f"[{portal.address}]" if ":" in portal.address else portal.address
+        if not host or host.startswith("127."):
+            found[f"node port {portal.port}/{portal.protocol}"] = None
+        else:
+            found[f"{host}:{portal.port}/{portal.protocol}"] = None
+    return list(found)
+
+
+def _service_goals(aim: Aim, survey: Survey) -> list[Goal]:
+    """The cluster IP of each port that is meant."""
+    found: dict[tuple[str, str], Goal] = {}
+    for portal in survey.portals:
+        name, _, port_name = portal.service.partition(":")
+        if name != aim.service or (aim.port_name and aim.port_name != port_name):
+            continue
+        if aim.protocol not in {"", portal.protocol} or portal.root == names.PROXY_FIREWALL:
+            continue
+        cluster = portal.root == names.SERVICES and not portal.target.startswith(_EXTERNAL)
+        if not cluster or not portal.port:
+            continue
+        label = f"{_host(portal.address)}:{portal.port}/{portal.protocol}"
+        goal = Goal(label, portal.service, portal.address, portal.port, portal.protocol)
+        found.setdefault((portal.service, portal.protocol), goal)
+    return list(found.values())
+
+
+def _host(address: str) -> str:
+    return f"[{address}]" if ":" in address else address
+
+
+def _meets(portal: Portal, aim: Aim, protocol: str) -> bool:
+    if portal.port != aim.port or portal.protocol not in {"", protocol}:
+        return False
+    if aim.address:
+        return portal.address == aim.address
+    return portal.root in {names.NODEPORTS, names.EXTERNAL_SERVICES} and portal.address in {
+        "",
+        "127.0.0.0/8",
+    }
+
+
+def _protocols(aim: Aim, survey: Survey) -> list[str]:
+    """The protocols for which rules know the address or node port."""
+    return [
+        protocol
+        for protocol in PROTOCOLS
+        if any(
+            _meets(portal, aim, protocol) and portal.target != "ACCEPT" for portal in survey.portals
+        )
+    ]
+
+
+def known_services(survey: Survey) -> list[str]:
+    """Names of all service ports that rules name, sorted."""
+    return sorted({portal.service for portal in survey.portals if portal.service})
