@@ -266,6 +266,7 @@ class Reporter:
             seconds=round(seconds, 4),
             latency=round(max(now - min(triggers), 0.0), 3) if triggers else None,
         )
+        self._retry_checks()
         if outcome.leftover is not None:
             self._log.warning(
                 "stale chains could not be deleted; they do no harm and are tried again",
@@ -351,6 +352,11 @@ class Reporter:
                 local[key] = max(count, local.get(key, 0))
         self._ports.sync(wanted, local)
 
+    def _retry_checks(self) -> None:
+        """A port that was taken may be free by now; nothing tells when it is."""
+        if self._checks and self._ports.failing:
+            self._serve_checks()
+
     def flows(self, family: Family, table: UdpTable) -> None:
         """Hand on what UDP flows should be."""
         self._flows(family, table)
@@ -360,6 +366,7 @@ class Reporter:
     def audited(self, family: Family, differences: Sequence[Difference], seconds: float) -> None:
         """The kernel was compared with what it accepted."""
         self._metrics.sync.audited(family, len(differences))
+        self._retry_checks()
         if differences:
             self._log.warning(
                 "the kernel no longer holds what it accepted; writing it again",
