@@ -2,9 +2,9 @@
 
 First the jumps and the shared chains go, in one block per table: from then on no packet meets
 any of our rules. Then the Services' own chains are emptied, and then deleted, in batches, since
-a chain can be deleted only when nothing jumps to it. Rules are removed by the text that the
-kernel gave. The kubelet's chains (KUBE-IPTABLES-HINT, KUBE-KUBELET-CANARY, KUBE-FIREWALL) are
-not ours and stay.
+a chain can be deleted only when nothing jumps to it; what they jumped to goes last. Rules are
+removed by the text that the kernel gave. The kubelet's chains (KUBE-IPTABLES-HINT,
+KUBE-KUBELET-CANARY, KUBE-FIREWALL) are not ours and stay.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ def removals(saved: Saved) -> list[Transaction]:
     jumps = [(jump.table, jump.source, canonical(jump.rule)) for jump in JUMPS]
     first: list[Block] = []
     own: list[str] = []
+    last = Block("nat")
     for table, chains in saved.items():
         block = Block(table)
         for chain, rules in chains.items():
@@ -57,6 +58,10 @@ def removals(saved: Saved) -> list[Transaction]:
         if table == "nat":
             own = sorted(filter(names.is_service_chain, shared))
             shared = [chain for chain in shared if chain not in set(own)]
+            if own and names.MARK_MASQ in shared:
+                # Services' chains still jump to it.
+                shared.remove(names.MARK_MASQ)
+                last.delete(names.MARK_MASQ)
         for chain in shared:
             block.delete(chain)
         if block:
@@ -64,7 +69,8 @@ def removals(saved: Saved) -> list[Transaction]:
     transactions = [Transaction(first)] if first else []
     empty = [Block("nat", dict.fromkeys(batch)) for batch in _batches(own)]
     delete = [Block("nat", {}, [Line(f"-X {c}") for c in batch]) for batch in _batches(own)]
-    return [*transactions, *(Transaction([block]) for block in (*empty, *delete))]
+    rest = (block for block in (*empty, *delete, last) if block)
+    return [*transactions, *(Transaction([block]) for block in rest)]
 
 
 def _batches(chains: Iterable[str]) -> Iterator[list[str]]:
