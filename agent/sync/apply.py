@@ -21,8 +21,7 @@ import msgspec
 from agent.cluster.objects import Key
 from agent.rules import names
 from agent.rules.dispatch import ChainId
-from agent.rules.parse import canonical, parse_rule
-from agent.rules.static import BASE_CHAINS
+from agent.rules.parse import canonical, parse_rule, parse_save
 from agent.sync.plan import KernelView, Planner, Switch
 from agent.sync.port import Refusal, RestoreError
 from agent.sync.setaside import Quarantine, SetAside
@@ -172,14 +171,19 @@ class Syncer:
 
     def _view(self) -> KernelView:
         self.kernel.confirm()  # what others did before this counts for nothing: all is written
-        found = [
-            (table, chain)
-            for table in BASE_CHAINS
-            for chain in self.kernel.chains(table)
-            if names.is_service_chain(chain) or names.is_tree_chain(chain)
-        ]
-        canary = names.CANARY in self.kernel.chains("mangle")
-        return KernelView(frozenset(found), self.missing_jumps(), canary)
+        filters = parse_save(self.kernel.save("filter")).get("filter", {})
+        chains = [("nat", chain) for chain in self.kernel.chains("nat")]
+        chains += [("filter", chain) for chain in filters]
+        return KernelView(
+            chains=frozenset(
+                (table, chain)
+                for table, chain in chains
+                if names.is_service_chain(chain) or names.is_tree_chain(chain)
+            ),
+            filters=filters,
+            missing_jumps=self.missing_jumps(),
+            canary=names.CANARY in self.kernel.chains("mangle"),
+        )
 
     def missing_jumps(self) -> tuple[BaseJump, ...]:
         """Those of our jumps that the built-in chains lack.
@@ -199,10 +203,9 @@ class Syncer:
             jump for jump in jumps if canonical(jump.rule) not in present[jump.table, jump.source]
         )
 
-    def _look_again(self, view: KernelView) -> KernelView:
+    def _look_again(self) -> KernelView:
         """After a refusal: tables in front of the refused one were accepted, with their jumps."""
-        canary = names.CANARY in self.kernel.chains("mangle")
-        return KernelView(view.chains, self.missing_jumps(), canary)
+        return self._view()
 
     # Writing -----------------------------------------------------------------------------
 
@@ -214,7 +217,7 @@ class Syncer:
             except RestoreError as error:
                 if error.refusal is not Refusal.INPUT or view is None:
                     raise
-                view = self._look_again(view)
+                view = self._look_again()
             else:
                 return
         self._apply_in_parts(services, view, outcome)
@@ -233,10 +236,9 @@ class Syncer:
             try:
                 self._restore(switch.transaction, outcome)
             except RestoreError as error:
-                self.planner.failed(switch)
                 if view is None or not self._blame(switch.transaction, error, outcome):
                     raise
-                view = self._look_again(view)
+                view = self._look_again()
             else:
                 self._commit(services, switch, gone, view)
                 self._deleted(deleted, outcome)
@@ -259,13 +261,12 @@ class Syncer:
             try:
                 self._restore(switch.transaction, outcome)
             except RestoreError as error:
-                self.planner.failed(switch)
                 if view is None or not (
                     self._blame(switch.transaction, error, outcome)
                     or self._probe(switch.transaction, error, outcome)
                 ):
                     raise
-                view = self._look_again(view)
+                view = self._look_again()
             else:
                 self._commit(services, switch, gone, view)
                 return

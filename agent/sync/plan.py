@@ -25,6 +25,7 @@ import msgspec
 from agent.cluster.objects import Key
 from agent.rules import names
 from agent.rules.dispatch import ChainId
+from agent.rules.parse import canonical, parse_rule
 from agent.rules.ruleset import ServiceChains, own_chains
 from agent.rules.service import Place
 from agent.rules.static import (
@@ -56,13 +57,11 @@ class Accepted(msgspec.Struct):
     Attributes:
         services: chains and portals of each Service.
         shared: rules of each shared chain.
-        perhaps: filter rules of a restore that failed at some block; some may be there.
         stale: chains that nothing jumps to any more and that are still there.
     """
 
     services: dict[Key, ServiceChains] = {}
     shared: dict[ChainId, tuple[str, ...]] = {}
-    perhaps: dict[str, set[str]] = {}
     stale: set[ChainId] = set()
 
 
@@ -71,11 +70,13 @@ class KernelView(msgspec.Struct, frozen=True):
 
     Attributes:
         chains: the chains of ours that exist, apart from the base chains.
+        filters: rules of the filter table's chains, as the kernel words them.
         missing_jumps: those of our jumps that are not in the built-in chains.
         canary: the canary of the mangle table exists.
     """
 
     chains: frozenset[ChainId]
+    filters: dict[str, list[str]]
     missing_jumps: tuple[BaseJump, ...]
     canary: bool = False
 
@@ -156,9 +157,9 @@ class Planner:
             if chain[0] == "nat":
                 switch.shared[chain] = _write(nat, chain[1], rules, None if view else held)
             else:
-                perhaps = self.accepted.perhaps.get(chain[1], set())
-                full = view is not None
-                switch.shared[chain] = filters.write(chain[1], rules, held, perhaps, full=full)
+                known = held or () if view is None else _as_ours(view, chain[1], rules)
+                held = held if view is None else None
+                switch.shared[chain] = filters.write(chain[1], rules, held, known)
         blocks = [filters.before, nat, filters.after]
         if view is not None:
             blocks = [self._base(filters.before, nat, view), *blocks]
@@ -204,15 +205,6 @@ class Planner:
             by_table[jump.table].lines.append(Line(f"-I {jump.source} {jump.rule.text()}"))
         return by_table["mangle"]
 
-    def failed(self, switch: Switch) -> None:
-        """Remember that a restore failed at one of its blocks: those in front were accepted."""
-        for block in switch.transaction.blocks:
-            if block.table == "filter":
-                for line in block.lines:
-                    verb, chain, text = line.text.split(" ", 2)
-                    if verb in {"-A", "-I"}:
-                        self.accepted.perhaps.setdefault(chain, set()).add(text)
-
     # After acceptance --------------------------------------------------------------------
 
     def commit(self, services: Iterable[Key], switch: Switch, gone: set[ChainId]) -> None:
@@ -228,7 +220,6 @@ class Planner:
         self.accepted.shared.update(switch.shared)
         for chain in self._gone:
             self.accepted.shared.pop(chain, None)
-        self.accepted.perhaps.clear()
         self.accepted.stale = (self.accepted.stale | gone) - self._in_use(services)
         self._changed, self._gone = set(), set()
 
@@ -301,27 +292,37 @@ class _Filter:
         self._late, self._early = late, early
 
     def write(
-        self,
-        chain: str,
-        rules: OwnedRules,
-        held: tuple[str, ...] | None,
-        perhaps: set[str],
-        *,
-        full: bool,
+        self, chain: str, rules: OwnedRules, held: tuple[str, ...] | None, known: Iterable[str]
     ) -> tuple[str, ...]:
-        """Bring a chain from what it held (perhaps more) to these rules; tells what results."""
-        known = (*(held or ()), *perhaps.difference(held or ()))
+        """Bring a chain to these rules.
+
+        Args:
+            chain: which.
+            rules: what it should hold.
+            held: what it holds, if nothing but what is different needs to be written.
+            known: the rules that are in it.
+
+        Returns:
+            What it will hold.
+        """
+        known = tuple(known)
         wanted = {text for _, text in rules}
         held_back = self._late.difference(known)
         outlasting = [text for text in known if text not in wanted and text not in self._early]
         first: OwnedRules = [rule for rule in rules if rule[1] not in held_back]
         first += [(None, text) for text in outlasting]
-        present = None if full else held
-        if full or {text for _, text in first} != set(known):
+        present = held
+        if held is None or {text for _, text in first} != set(known):
             present = _write(self.before, chain, first, present)
         if outlasting or not wanted.isdisjoint(held_back):
             present = _write(self.after, chain, rules, present)
         return tuple(text for _, text in rules) if present is None else present
+
+
+def _as_ours(view: KernelView, chain: str, rules: OwnedRules) -> list[str]:
+    """Rules that the kernel holds, in our words where we write the same rule."""
+    ours = {canonical(parse_rule(text)): text for _, text in rules}
+    return [ours.get(canonical(parse_rule(text)), text) for text in view.filters.get(chain, ())]
 
 
 class _Destination(msgspec.Struct):

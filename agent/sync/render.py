@@ -15,5 +15,5 @@ def render(rules: RuleSet) -> str:
     planner = Planner(rules)
     services = sorted(rules.services)
     own, _ = planner.own(services, rewrite=True)
-    view = KernelView(frozenset(), planner.jumps())
+    view = KernelView(frozenset(), {}, planner.jumps())
     return planner.switch(services, own, view=view).transaction.text()
