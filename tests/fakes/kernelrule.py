@@ -222,9 +222,14 @@ def _network(text: str, family: int) -> Network:
 
 
 def _port(text: str, _family: int) -> str:
-    if not text.isdecimal() or int(text) > 65535:
+    """A number, or two with a colon between them."""
+    parts = text.split(":")
+    if len(parts) > 2 or any(not part.isdecimal() or int(part) > 65535 for part in parts):
         raise RuleError(f"invalid port/service `{text}' specified")
-    return str(int(text))
+    numbers = [int(part) for part in parts]
+    if numbers != sorted(numbers):
+        raise RuleError(f"invalid portrange (min > max) {text}")
+    return ":".join(map(str, numbers))
 
 
 def _destination(text: str, family: int) -> str:

@@ -26,6 +26,7 @@ RULES = (
     '-m comment --comment "shop/web:http cluster IP" -m tcp -p tcp -d {ip} --dport 80 -j TWO',
     "-m comment --comment plain_words -m udp -p udp ! -s {net} --dport 53 -j THREE",
     "-p tcp --dport 443 -i cali+ -j FOUR",
+    "-m udp -p udp -d {net} --dport 1024:2047 -j FOUR",
     "! -i eth0 -j ONE",
     "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
     "-m conntrack ! --ctstate DNAT,NEW -j RETURN",
