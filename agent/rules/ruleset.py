@@ -146,7 +146,8 @@ class RuleSet:
         tree = ports > (FLAT_BELOW if self.tree else TREE_ABOVE)
         if tree == self.tree:
             return
-        left = set(self.dispatch.chains())
+        _, gone = self.dispatch.take_changes()
+        left = gone | set(self.dispatch.chains())
         self.dispatch = self._new_dispatch(tree=tree)
         for compiled in self.services.values():
             for owner, chains in compiled.items():
