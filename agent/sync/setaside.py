@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 FIRST_DELAY = 30.0
 LONGEST_DELAY = 3600.0
+#: More than it takes to reach the longest delay; a float ends at 1,024.
+_MOST_DOUBLINGS = 16
 
 
 class SetAside(msgspec.Struct, frozen=True):
@@ -44,15 +46,17 @@ class Quarantine:
         """Set a Service aside."""
         refusals = self._refusals.get(key, 0) + 1
         self._refusals[key] = refusals
-        delay = min(FIRST_DELAY * 2 ** (refusals - 1), LONGEST_DELAY)
+        delay = min(FIRST_DELAY * 2 ** min(refusals - 1, _MOST_DOUBLINGS), LONGEST_DELAY)
         self._entries[key] = SetAside(reason, refusals, self._clock() + delay)
         return self._entries[key]
 
     def changed(self, keys: Iterable[Key]) -> set[Key]:
-        """Let go of those that have changed; they start afresh."""
-        freed = {key for key in keys if self._entries.pop(key, None) is not None}
-        for key in freed:
+        """Let go of those that have changed; they start afresh, also if they were let go before."""
+        freed: set[Key] = set()
+        for key in keys:
             self._refusals.pop(key, None)
+            if self._entries.pop(key, None) is not None:
+                freed.add(key)
         return freed
 
     def due(self) -> set[Key]:
