@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
+from agent.config.table import ENV_PREFIX
 from agent.demo import testbed
 from agent.demo.show import Report
 from agent.demo.testbed import Testbed
@@ -110,7 +111,9 @@ class _Demo:
         argv += ["--hostname-override", _NODE, "--iptables-backend", self.backend]
         argv += ["--cluster-cidr", ",".join(testbed.CLUSTER_CIDRS), "--conntrack-max-per-core", "0"]
         argv += ["--iptables-min-sync-period", "100ms", "--log-format", "json"]
-        environment = os.environ | {"XTABLES_LOCKFILE": str(self.folder / "xtables.lock")}
+        # What a user has set for his own agent is not for this one.
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(ENV_PREFIX)}
+        environment["XTABLES_LOCKFILE"] = str(self.folder / "xtables.lock")
         environment["PYTHONPATH"] = str(Path(__file__).resolve().parents[2])
         self.report.heading(f"The agent starts in the node's namespace, backend {self.backend}")
         started = time.monotonic()

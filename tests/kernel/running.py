@@ -69,6 +69,12 @@ def stays(true: Callable[[], Any], seconds: float) -> bool:
     return True
 
 
+def environment() -> dict[str, str]:
+    """This process's variables, without those that the agent, or these tests, are set by."""
+    found = {name: value for name, value in os.environ.items() if not name.startswith("ONENTH_")}
+    return found | {"PYTHONPATH": str(ROOT)}
+
+
 def serve_api(namespace: Namespace, **options: Any) -> FakeAPIServer:
     """A fake API server that listens on the loopback address of a namespace."""
     return namespace.call(FakeAPIServer, **options)
@@ -154,7 +160,7 @@ class RunningAgent:
                 stdout=out,
                 stderr=err,
                 cwd=self._folder,
-                env=os.environ | {"PYTHONPATH": str(ROOT)} | self._environment,
+                env=environment() | self._environment,
             )
         return self
 

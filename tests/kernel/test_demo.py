@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def start(*flags: str, prefix: Sequence[str] = ()) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*prefix, sys.executable, "-m", "agent", "demo", *flags],
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        env=os.environ | {"PYTHONPATH": str(ROOT), "ONENTH_NODE_IP": "nonsense"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
