@@ -244,6 +244,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def _watch(self, resource: Resource, selects: Callable[[Stored], bool], version: int) -> None:
         fake = self.fake
+        if self.query.get("sendInitialEvents") == "true":
+            message = "sendInitialEvents is forbidden for watch unless WatchList is enabled"
+            self._status(HTTPStatus.UNPROCESSABLE_ENTITY, message)
+            return
         if version > fake.store.version:
             causes = {"causes": [{"reason": "ResourceVersionTooLarge", "message": "Too large"}]}
             message = f"Too large resource version: {version}, current: {fake.store.version}"
@@ -404,7 +408,11 @@ def _bookmark(watch: Watch) -> bytes:
 
 
 def _status_body(code: HTTPStatus, message: str, details: Any = None) -> bytes:
-    reason = {HTTPStatus.GONE: "Expired", HTTPStatus.TOO_MANY_REQUESTS: "TooManyRequests"}
+    reason = {
+        HTTPStatus.GONE: "Expired",
+        HTTPStatus.TOO_MANY_REQUESTS: "TooManyRequests",
+        HTTPStatus.UNPROCESSABLE_ENTITY: "Invalid",
+    }
     return _ENCODE({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
         "message": message, "reason": reason.get(code, code.phrase.replace(" ", "")),

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _ENCODE = msgspec.json.Encoder().encode
+#: Fields that something can be selected by; the last two are a Service's.
+_FIELDS = {"metadata.name", "metadata.namespace", "spec.clusterIP", "spec.type"}
 #: Snapshots that half-read lists may still need.
 _SNAPSHOTS = 64
 
@@ -45,6 +47,7 @@ RESOURCES = (
     Resource("Node", "v1", "nodes", namespaced=False),
     Resource("EndpointSlice", "discovery.k8s.io/v1", "endpointslices"),
     Resource("Event", "events.k8s.io/v1", "events"),
+    Resource("ServiceCIDR", "networking.k8s.io/v1", "servicecidrs", namespaced=False),
 )
 BY_KIND = {resource.kind: resource for resource in RESOURCES}
 
@@ -107,12 +110,18 @@ def _label_test(part: str) -> Callable[[Stored], bool]:
 
 
 def _field_test(part: str) -> Callable[[Stored], bool]:
-    key, separator, value = part.replace("==", "=").partition("=")
-    if not separator or key not in {"metadata.name", "metadata.namespace"}:
+    differs = "!=" in part
+    key, separator, value = part.replace("==", "=").partition("!=" if differs else "=")
+    if not separator or key not in _FIELDS:
         raise ValueError(f"field label not supported: {part}")
-    if key == "metadata.name":
-        return lambda stored: stored.name == value
-    return lambda stored: stored.namespace == value
+
+    def test(stored: Stored) -> bool:
+        found: Any = stored.content
+        for name in key.split("."):
+            found = (found or {}).get(name)
+        return ((found or "") == value) is not differs
+
+    return test
 
 
 class Page(msgspec.Struct, frozen=True):
