@@ -84,7 +84,8 @@ def run(options: Options, config: Config, runner: Runner | None = None) -> Repor
         if objects is not None and one.survey.is_held():
             expected = expect(config, objects, one, node)
             changes = compare(one.survey, expected.rules, expected.jumps)
-            found = merge(found, differences(one.survey, expected.rules, changes))
+            different = differences(one.survey, expected.rules, changes)
+            found = merge(found, different, expected.rules)
         if one.other is not None:
             found += both_hold(one.survey, one.other, _other(one.backend))
         findings += found

@@ -32,8 +32,15 @@ def differences(survey: Survey, rules: RuleSet, changes: Sequence[Change]) -> li
     return _Differences(survey, rules).run(changes)
 
 
-def merge(found: Sequence[Finding], different: Iterable[Finding]) -> list[Finding]:
-    """Findings of both kinds; a difference where a fault has been found already is that fault."""
+def merge(found: Iterable[Finding], different: Iterable[Finding], rules: RuleSet) -> list[Finding]:
+    """Findings of both kinds; a difference where a fault has been found already is that fault.
+
+    What the configuration asks for is no fault: node ports may be for addresses that the node
+    does not have.
+    """
+    found = [
+        one for one in found if one.kind is not Wrong.TAIL_MISSING or rules.node.node_port_ips != ()
+    ]
     known = {(one.table, one.chain, one.number) for one in found}
     chains = {(one.table, one.chain) for one in found if not one.number}
     return [
