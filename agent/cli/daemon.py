@@ -46,12 +46,14 @@ def run(config: Path | None, **flags: Any) -> None:
 
 @click.command(context_settings=CONTEXT)
 @click_options()
-def init(config: Path | None, **flags: Any) -> None:
+@click.option("--strict", is_flag=True, help="End with status 1 if a setting is refused.")
+def init(config: Path | None, strict: bool, **flags: Any) -> None:
     """Set the kernel settings that need privilege, and end.
 
     For a privileged init container, so that the agent's own container needs no privilege:
     conntrack limits and timeouts, and route_localnet for node ports on 127.0.0.1. It reads
-    the agent's configuration. Ends with status 1 if a setting was refused.
+    the agent's configuration. A setting that is refused is told and passed over, for the agent
+    does without; with --strict the status is 1 then.
 
     \b
     Example: onenth init --config /etc/onenth/config.yaml
@@ -65,7 +67,7 @@ def init(config: Path | None, **flags: Any) -> None:
         before = "unknown" if one.before is None else one.before
         click.echo(f"{one.name}: wanted {one.wanted}, was {before}, {one.result.value}{note}")
     refused = [one.name for one in outcomes if one.result is Result.REFUSED]
-    if refused:
+    if refused and strict:
         raise Failure(f"refused: {', '.join(refused)}; this needs a privileged container", RUNTIME)
 
 
