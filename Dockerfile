@@ -37,7 +37,8 @@ RUN apt-get update \
  && apt-get install --yes --no-install-recommends iptables libpython3-stdlib python3-minimal \
  && rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/cache/debconf/*-old /var/log/* \
       /usr/share/doc/* /usr/share/man/* /usr/share/locale/* \
- && useradd --system --uid 65532 --user-group --home-dir / --no-create-home onenth
+ && groupadd --gid 65532 onenth \
+ && useradd --uid 65532 --gid 65532 --home-dir / --no-create-home onenth
 COPY --from=build /opt/onenth /opt/onenth
 ENV PATH=/opt/onenth/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin \
     PYTHONDONTWRITEBYTECODE=1 \
