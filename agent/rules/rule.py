@@ -2,13 +2,15 @@
 
 A rule is a tuple of matches, each a small value, and a target. ``Rule.text`` is the only place
 where a rule becomes the text that ``iptables-restore`` reads; ``agent.rules.parse`` is its
-inverse. Every part has been validated where it entered (``agent.state``), so text here needs
-no escaping: a comment may hold blanks, never quotes, backslashes or line ends.
+inverse. Every part of ours has been validated where it entered (``agent.state``); comments of
+other programs' rules may hold anything, and are quoted for it.
 """
 
 from __future__ import annotations
 
 import msgspec
+
+from agent.rules.words import quote
 
 
 class Value(msgspec.Struct, frozen=True, gc=False):
@@ -22,8 +24,7 @@ class Comment(Value, frozen=True):
 
     def text(self) -> str:
         """As ``iptables-restore`` reads it."""
-        quoted = f'"{self.comment}"' if " " in self.comment else self.comment
-        return f"-m comment --comment {quoted}"
+        return f"-m comment --comment {quote(self.comment)}"
 
 
 class Protocol(Value, frozen=True):
