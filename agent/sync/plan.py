@@ -27,28 +27,27 @@ from agent.rules import names
 from agent.rules.dispatch import ChainId
 from agent.rules.parse import canonical, parse_rule
 from agent.rules.ruleset import ServiceChains, own_chains
-from agent.rules.service import Place
+from agent.rules.service import Place, Portal
 from agent.rules.static import (
     BASE_CHAINS,
     CANARY_TABLES,
     JUMPS,
     KUBELET_JUMPS,
-    LAST_RULE,
     BaseJump,
     needs_localnet_guard,
     static_chains,
 )
+from agent.sync.chains import write_chain
+from agent.sync.refusals import Refusals, Standing, Target, below
 from agent.sync.transaction import Block, Line, Transaction
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from agent.rules.dispatch import OwnedRules, Owner
     from agent.rules.ruleset import RuleSet
 
-#: A chain with more rules than this is edited rule by rule if few of them change.
-EDIT_FROM = 64
-_MOST_EDITS = 32
+
+_FILTER_ROOTS = tuple(place.value[1] for place in Place if place.value[0] == "filter")
 
 
 class Accepted(msgspec.Struct):
@@ -148,39 +147,37 @@ class Planner:
                 partial one, which writes what has changed since the last accepted state.
         """
         self._take_changes()
-        filters = _Filter(*self._timing(services))
         nat = Block("nat", dict(own.chains), list(own.lines))
+        refusals = self._refusals(services, view)
         switch = Switch(Transaction([]))
-        for chain in sorted(self._changed if view is None else self.rules.shared_ids()):
+        written = self._changed | {("filter", chain) for chain in refusals.roots()}
+        for chain in sorted(written if view is None else self.rules.shared_ids()):
             rules = self.rules.shared(chain)
-            held = self.accepted.shared.get(chain)
+            held = self.accepted.shared.get(chain) if view is None else None
             if chain[0] == "nat":
-                switch.shared[chain] = _write(nat, chain[1], rules, None if view else held)
+                switch.shared[chain] = write_chain(nat, chain[1], rules, held)
             else:
-                known = held or () if view is None else _as_ours(view, chain[1], rules)
-                held = held if view is None else None
-                switch.shared[chain] = filters.write(chain[1], rules, held, known)
-        blocks = [filters.before, nat, filters.after]
+                switch.shared[chain] = refusals.write(chain[1], rules, held)
+        blocks = [refusals.before, nat, refusals.after]
         if view is not None:
-            blocks = [self._base(filters.before, nat, view), *blocks]
+            blocks = [self._base(refusals.before, nat, view), *blocks]
         switch.transaction.blocks = [block for block in blocks if block]
         return switch
 
-    def _timing(self, services: Iterable[Key]) -> tuple[set[str], set[str]]:
-        """Refusals that must not come before nat, and those that must not outlast it."""
-        late: set[str] = set()
-        early: set[str] = set()
-        for key in services:
-            held = _by_destination(self.accepted.services.get(key, {}))
-            wanted = _by_destination(self.rules.services.get(key, {}))
-            for destination in held.keys() | wanted.keys():
-                before = held.get(destination, _Destination())
-                after = wanted.get(destination, _Destination())
-                if after.translated and not before.translated:
-                    late |= after.refusals
-                if before.translated and not after.translated:
-                    early |= before.refusals
-        return late, early
+    def _refusals(self, services: Iterable[Key], view: KernelView | None) -> Refusals:
+        """How the filter table's refusals change: in all in a full sync, else of these Services."""
+        keys = set(services) if view is None else {*services, *self.rules.services}
+        wanted = [_portals(self.rules.services.get(key, {})) for key in keys]
+        held = [_portals(self.accepted.services.get(key, {})) for key in keys]
+        after, before = _translated(wanted), _translated(held)
+        standing: dict[str, Standing] = {}
+        for root in _FILTER_ROOTS:
+            texts = _texts(wanted, root)
+            if view is None:
+                standing[root] = Standing(_texts(held, root), texts)
+            else:
+                standing[root] = _known(view, root, texts)
+        return Refusals(standing, after, after - before)
 
     def gone(self) -> set[ChainId]:
         """Shared chains that the layout has no longer."""
@@ -249,106 +246,28 @@ class Planner:
             blocks[-1].delete(chain)
 
 
-def _write(
-    block: Block, chain: str, rules: OwnedRules, held: tuple[str, ...] | None
-) -> tuple[str, ...]:
-    """Bring a chain from what it held (None: unknown) to these rules; returns what it will hold."""
-    texts = tuple(text for _, text in rules)
-    if texts == held:
-        return texts
-    edits = _edits(texts, held)
-    if edits is None or held is None:
-        _fill(block, chain, rules)
-        return texts
-    added, removed = edits
-    owners = {text: owner for owner, text in rules}
-    block.lines += [Line(f"-D {chain} {text}") for text in removed]
-    block.lines += [Line(f"-I {chain} {text}", _service(owners[text])) for text in added]
-    return (*reversed(added), *(text for text in held if text not in removed))
+def _portals(chains: ServiceChains) -> list[Portal]:
+    return [portal for port in chains.values() for portal in port.portals]
 
 
-def _edits(
-    texts: tuple[str, ...], held: tuple[str, ...] | None
-) -> tuple[list[str], list[str]] | None:
-    """Rules to insert at the front and to delete, if that is less than writing the chain.
-
-    Rules of service ports have no order among them; what stays last is never inserted.
-    """
-    if held is None or len(held) <= EDIT_FROM:
-        return None
-    wanted, present = set(texts), set(held)
-    added = [text for text in texts if text not in present]
-    removed = [text for text in held if text not in wanted]
-    if len(added) + len(removed) > _MOST_EDITS or len(present) != len(held):
-        return None
-    return None if any(LAST_RULE in text for text in (*added, *removed)) else (added, removed)
+def _translated(services: Iterable[list[Portal]]) -> set[Target]:
+    """What the portals in nat match."""
+    return {
+        (portal.address, portal.protocol, portal.port)
+        for portals in services
+        for portal in portals
+        if portal.place in {Place.NAT_SERVICES, Place.NAT_NODEPORTS}
+    }
 
 
-class _Filter:
-    """The filter table's blocks: what is new comes before nat, and what is lifted after it."""
-
-    def __init__(self, late: set[str], early: set[str]) -> None:
-        self.before, self.after = Block("filter"), Block("filter")
-        self._late, self._early = late, early
-
-    def write(
-        self, chain: str, rules: OwnedRules, held: tuple[str, ...] | None, known: Iterable[str]
-    ) -> tuple[str, ...]:
-        """Bring a chain to these rules.
-
-        Args:
-            chain: which.
-            rules: what it should hold.
-            held: what it holds, if nothing but what is different needs to be written.
-            known: the rules that are in it.
-
-        Returns:
-            What it will hold.
-        """
-        known = tuple(known)
-        wanted = {text for _, text in rules}
-        held_back = self._late.difference(known)
-        outlasting = [text for text in known if text not in wanted and text not in self._early]
-        first: OwnedRules = [rule for rule in rules if rule[1] not in held_back]
-        first += [(None, text) for text in outlasting]
-        present = held
-        if held is None or {text for _, text in first} != set(known):
-            present = _write(self.before, chain, first, present)
-        if outlasting or not wanted.isdisjoint(held_back):
-            present = _write(self.after, chain, rules, present)
-        return tuple(text for _, text in rules) if present is None else present
+def _texts(services: Iterable[list[Portal]], root: str) -> set[str]:
+    """The portals in one chain of the filter table."""
+    place = ("filter", root)
+    return {p.text for portals in services for p in portals if p.place.value == place}
 
 
-def _as_ours(view: KernelView, chain: str, rules: OwnedRules) -> list[str]:
-    """Rules that the kernel holds, in our words where we write the same rule."""
-    ours = {canonical(parse_rule(text)): text for _, text in rules}
-    return [ours.get(canonical(parse_rule(text)), text) for text in view.filters.get(chain, ())]
-
-
-class _Destination(msgspec.Struct):
-    """What happens to packets for one address and port: nat rules, and filter rules."""
-
-    translated: bool = False
-    refusals: set[str] = set()
-
-
-def _by_destination(chains: ServiceChains) -> dict[tuple[str, str, int], _Destination]:
-    found: dict[tuple[str, str, int], _Destination] = {}
-    for port in chains.values():
-        for portal in port.portals:
-            where = (portal.address, portal.protocol, portal.port)
-            destination = found.setdefault(where, _Destination())
-            if portal.place in {Place.NAT_SERVICES, Place.NAT_NODEPORTS}:
-                destination.translated = True
-            else:
-                destination.refusals.add(portal.text)
-    return found
-
-
-def _fill(block: Block, chain: str, rules: OwnedRules) -> None:
-    block.chains[chain] = None
-    block.lines += [Line(f"-A {chain} {text}", _service(owner)) for owner, text in rules]
-
-
-def _service(owner: Owner | None) -> Key | None:
-    return None if owner is None else owner[0]
+def _known(view: KernelView, root: str, wanted: set[str]) -> Standing:
+    """What the kernel holds below a dispatch chain, in our words where we write the same."""
+    ours = {canonical(parse_rule(text)): text for text in wanted}
+    texts = below(view.filters, root)
+    return Standing({ours.get(canonical(parse_rule(text)), text) for text in texts}, wanted)
