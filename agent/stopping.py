@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
 from typing import TYPE_CHECKING
 
 from agent.sync.port import Wrapped
@@ -13,25 +15,39 @@ if TYPE_CHECKING:
     from agent.sync.port import Kernel
 
 
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
 class Stop:
     """A signal that asks the process to end; on the queue it ends the loop.
 
-    A signal handler runs between any two steps of the main thread, which may hold a lock then:
-    so nothing is logged in it, and nothing but the queue, which is made for that, is touched.
+    Python runs signal handlers in the main thread, between two of its steps. A signal that
+    comes just before that thread begins to wait for the queue is therefore seen only when the
+    wait is over, which can take a whole syncPeriod; and a handler that logs, while the thread
+    it interrupts holds the log's lock, waits for ever. So the handler here does nothing. The
+    interpreter writes each signal's number into a pipe, at once, and a thread reads it.
     """
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
 
     def catch(self, put: Callable[[Stop], None]) -> None:
-        """Catch the signals from now on."""
+        """Catch the signals from now on, in the main thread; ``put`` is called from another."""
+        reading, writing = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(writing, False)  # a full pipe has told enough
+        signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+        thread = threading.Thread(
+            target=self._read, args=(reading, put), name="signals", daemon=True
+        )
+        thread.start()
+        for number in SIGNALS:
+            signal.signal(number, lambda _number, _frame: None)
 
-        def handle(number: int, _: object) -> None:
-            self.signal = signal.Signals(number)
-            put(self)
-
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, handle)
+    def _read(self, pipe: int, put: Callable[[Stop], None]) -> None:
+        while received := os.read(pipe, 1):
+            if received[0] in SIGNALS:
+                self.signal = signal.Signals(received[0])
+                put(self)
 
 
 class StoppedError(Exception):
