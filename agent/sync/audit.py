@@ -29,7 +29,7 @@ from agent.rules.ruleset import own_chains
 from agent.rules.static import BASE_CHAINS, CANARY_TABLES
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Collection, Iterable, Iterator
 
     from agent.rules.dispatch import ChainId
     from agent.sync.apply import Syncer
@@ -85,7 +85,7 @@ class Audit:
 
     def __init__(self, syncer: Syncer) -> None:
         self._syncer = syncer
-        self._after: Key | None = None
+        self._lap: list[Key] = []  # Services that this lap has still to see, the next one last
         self._epoch = -1
         #: Of a unit: its token, and the digest that its chains had when they were right.
         self._known: dict[Key | ChainId, tuple[object, bytes]] = {}
@@ -115,22 +115,36 @@ class Audit:
         """The shared chains and the next Services, and whether a turn is complete."""
         accepted = self._syncer.planner.accepted
         units = [_Unit(chain, rules, {chain: rules}) for chain, rules in accepted.shared.items()]
-        order = take_turns(accepted.services)
-        position = order.index(self._after) + 1 if self._after in accepted.services else 0
         total = sum(len(p.chains) for ports in accepted.services.values() for p in ports.values())
         left = sample_size(total)
-        whole = not order
-        for step in range(len(order)):
-            key = order[(position + step) % len(order)]
+        whole = not accepted.services
+        for key in self._next_services():
             if left <= 0:
                 break
             token = accepted.services[key]
             chains = {("nat", chain): rules for chain, rules in own_chains(token).items()}
             left -= len(chains)
             units.append(_Unit(key, token, chains))
-            whole |= key == order[-1]
-            self._after = key
+            del self._lap[-1]
+            whole |= not self._lap
         return units, whole
+
+    def _next_services(self) -> Iterator[Key]:
+        """Each Service once, from the one that is next; the last of a lap is followed by all.
+
+        A lap is a list, so that it goes on where it was whatever comes and goes meanwhile.
+        """
+        services = self._syncer.planner.accepted.services
+        seen: set[Key] = set()
+        for _ in range(2):
+            while self._lap:
+                key = self._lap[-1]
+                if key in services and key not in seen:
+                    seen.add(key)
+                    yield key
+                else:
+                    del self._lap[-1]
+            self._lap = take_turns(services)[::-1]
 
     # Comparing ---------------------------------------------------------------------------
 
