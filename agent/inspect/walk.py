@@ -40,7 +40,7 @@ _TABLES = {
     "POSTROUTING": ("mangle", "nat"),
 }
 #: Rules that one walk may look at, and forks that may lie within one another.
-BUDGET = 2_000_000
+BUDGET = 1_000_000
 DEPTH = 100
 _CHAIN_END = {"ACCEPT", "DROP", "REJECT", "DNAT", "SNAT", "MASQUERADE", "REDIRECT"}
 
@@ -114,6 +114,9 @@ class _Walk:
             return trail.finish(self._outcome(at.fate, End.PASSED))
         if at.frame is None:
             return self._enter(at)
+        self._left -= 1
+        if self._left < 0:
+            raise TooLongError("the way forks too often, or goes in a circle")
         view = self._view(at)
         entries = self._tables.entries(at.table, at.frame.chain)
         for position in range(at.frame.position, len(entries)):
