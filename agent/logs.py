@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import msgspec
 
@@ -22,10 +22,9 @@ if TYPE_CHECKING:
 
     from structlog.typing import FilteringBoundLogger, Processor
 
-    from agent.config.model import LogFormat
-
     EventDict = MutableMapping[str, Any]
 
+LogFormat = Literal["auto", "console", "json"]
 #: From this verbosity on, details for debugging are logged; the number is klog's for that.
 DEBUG_VERBOSITY = 4
 _FIRST = ("timestamp", "level", "event")

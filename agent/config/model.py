@@ -11,12 +11,12 @@ from typing import Literal
 
 import msgspec
 
+from agent.logs import LogFormat
 from agent.state.values import Family
 
 Backend = Literal["auto", "legacy", "nft"]
 DetectLocalMode = Literal["ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix"]
 Dispatch = Literal["auto", "flat", "tree"]
-LogFormat = Literal["auto", "console", "json"]
 #: Where a value came from; the first wins.
 Source = Literal["flag", "env", "file", "default"]
 
