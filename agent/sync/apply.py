@@ -110,6 +110,8 @@ class Syncer:
         self._pending: set[Key] = set()
         self._store: Store | None = None
         self._cleaned: float | None = None
+        self._stuck: set[ChainId] = set()  # stale chains that could not be deleted
+        self._stuck_since = 0.0
 
     def sync(self, store: Store, *, full: bool = False) -> Outcome:
         """Bring the kernel up to date with the store.
@@ -229,9 +231,7 @@ class Syncer:
         while True:
             own, gone = self.planner.own(services, rewrite=view is not None)
             switch = self.planner.switch(services, own, view=view)
-            # A full sync also finds chains that others may jump to; they are deleted apart.
-            stale = self.planner.accepted.stale | gone | self.planner.gone()
-            deleted = stale if view is None and self._may_clean() else set[ChainId]()
+            deleted = self._deletable(switch.transaction, gone) if view is None else set[ChainId]()
             self.planner.append_deletions(switch.transaction, deleted)
             try:
                 self._restore(switch.transaction, outcome)
@@ -370,18 +370,39 @@ class Syncer:
             return True
         return self._clock() - self._cleaned >= self.settings.cleanup_period
 
+    def _deletable(self, transaction: Transaction, gone: set[ChainId]) -> set[ChainId]:
+        """Chains to delete in one go with what no longer jumps to them.
+
+        A full sync also finds chains that others may jump to; those are deleted apart.
+        """
+        if not self._may_clean():
+            return set()
+        stale = (self.planner.accepted.stale - self._stuck) | gone | self.planner.gone()
+        return stale - transaction.chains()  # one may be wanted again
+
     def _clean_up(self, outcome: Outcome) -> None:
         """Delete stale chains; that this fails (somebody jumps to one) must not fail the sync."""
+        self._stuck &= self.planner.accepted.stale
         stale = set(self.planner.accepted.stale)
-        if not stale or not self._may_clean():
+        if self._clock() - self._stuck_since < self.settings.cleanup_period:
+            stale -= self._stuck
+        if not self._may_clean():
             return
-        try:
-            self._restore(self.planner.deletions(stale), outcome)
-        except RestoreError as error:
-            outcome.leftover = error
-            self._cleaned = self._clock()
-        else:
-            self._deleted(stale, outcome)
+        while stale:
+            transaction = self.planner.deletions(stale)
+            try:
+                self._restore(transaction, outcome)
+            except RestoreError as error:
+                outcome.leftover = error
+                chain = transaction.deleted_at(error.line)
+                stuck = stale if chain is None else {chain}
+                self._stuck |= stuck
+                self._cleaned = self._stuck_since = self._clock()
+                stale -= stuck
+            else:
+                self._stuck -= stale
+                self._deleted(stale, outcome)
+                return
 
     def _deleted(self, chains: set[ChainId], outcome: Outcome) -> None:
         if chains:

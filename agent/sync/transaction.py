@@ -74,6 +74,21 @@ class Transaction(msgspec.Struct):
         keys |= {key for block in self.blocks for key in block.chains.values()}
         return {key for key in keys if key is not None}
 
+    def chains(self) -> set[tuple[str, str]]:
+        """The chains that it creates or empties, by (table, chain)."""
+        return {(block.table, chain) for block in self.blocks for chain in block.chains}
+
+    def deleted_at(self, line: int | None) -> tuple[str, str] | None:
+        """The (table, chain) that a line (counted from 1) deletes, if it deletes one."""
+        table = ""
+        for number, one in enumerate(self.lines(), 1):
+            verb, _, chain = one.text.partition(" ")
+            if verb.startswith("*"):
+                table = verb[1:]
+            elif number == line:
+                return (table, chain) if verb == "-X" else None
+        return None
+
     def service_at(self, line: int | None) -> Key | None:
         """The Service that a line (counted from 1) is for."""
         lines = self.lines()

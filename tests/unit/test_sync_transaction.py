@@ -80,6 +80,17 @@ def test_services(transaction: Transaction) -> None:
     assert transaction.services() == {key("a"), key("b")}
 
 
+def test_a_deletion_belongs_to_a_chain() -> None:
+    """The table is that of the part in which the line stands; other lines delete nothing."""
+    transaction = Transaction([Block("filter"), Block("nat")])
+    for block in transaction.blocks:
+        block.delete("OLD")
+
+    assert [transaction.deleted_at(line) for line in (3, 7)] == [("filter", "OLD"), ("nat", "OLD")]
+    assert {transaction.deleted_at(line) for line in (1, 2, 4, 5, 6, 8, 9, 0, None)} == {None}
+    assert transaction.chains() == {("filter", "OLD"), ("nat", "OLD")}
+
+
 def test_deleting_empties_the_chain_first() -> None:
     """A chain that still has rules can be deleted in one block."""
     kernel = FakeKernel()
