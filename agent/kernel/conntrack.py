@@ -47,7 +47,7 @@ _CTA_TUPLE_REPLY = 2
 _CTA_ID = 12
 _CTA_ZONE = 18
 _CTA_TUPLE_ZONE = 3
-#: Attributes inside of a tuple: (outer, inner), see ``_leaves``. By family: source, destination.
+#: Attributes inside of a tuple: (outer, inner), see ``leaves``. By family: source, destination.
 _ADDRESSES = {Family.V4: ((1, 1), (1, 2)), Family.V6: ((1, 3), (1, 4))}
 _PROTOCOL, _SOURCE_PORT, _DESTINATION_PORT = (2, 1), (2, 2), (2, 3)
 _TYPE_MASK = 0x3FFF
@@ -147,9 +147,9 @@ def _dump(family: Family, *, filtered: bool) -> Iterator[Flow]:
     message: Any = nfct_msg()
     if filtered:
         wanted = NFCTAttrTuple(family=_FAMILIES[family], proto=_UDP)
-        attributes = wanted.attrs()  # computes the flags
+        tuples = wanted.attrs()  # computes the flags
         message["attrs"] = [
-            ("CTA_TUPLE_ORIG", {"attrs": attributes}),
+            ("CTA_TUPLE_ORIG", {"attrs": tuples}),
             ("CTA_FILTER", {"attrs": [("CTA_FILTER_ORIG_FLAGS", wanted.flags)]}),
         ]
     message["nfgen_family"] = _FAMILIES[family]
@@ -199,9 +199,9 @@ def parse(family: Family, answer: bytes) -> Flow | None:
     """
     tuples: dict[int, dict[tuple[int, int], bytes]] = {}
     zone = number = 0
-    for kind, start, end in _attributes(answer, ATTRIBUTES, len(answer)):
+    for kind, start, end in attributes(answer, ATTRIBUTES, len(answer)):
         if kind in {_CTA_TUPLE_ORIG, _CTA_TUPLE_REPLY}:
-            tuples[kind] = _leaves(answer, start, end)
+            tuples[kind] = leaves(answer, start, end)
         elif kind == _CTA_ID:
             number = _U32.unpack_from(answer, start)[0]
         elif kind == _CTA_ZONE:
@@ -228,19 +228,19 @@ def parse(family: Family, answer: bytes) -> Flow | None:
         return None
 
 
-def _leaves(data: bytes, start: int, end: int) -> dict[tuple[int, int], bytes]:
+def leaves(data: bytes, start: int, end: int) -> dict[tuple[int, int], bytes]:
     """What is in a tuple, by outer and inner attribute; a zone counts as (3, 0)."""
     found = {}
-    for outer, inner, inner_end in _attributes(data, start, end):
+    for outer, inner, inner_end in attributes(data, start, end):
         if outer == _CTA_TUPLE_ZONE:
             found[outer, 0] = data[inner:inner_end]
         else:
-            for kind, at, until in _attributes(data, inner, inner_end):
+            for kind, at, until in attributes(data, inner, inner_end):
                 found[outer, kind] = data[at:until]
     return found
 
 
-def _attributes(data: bytes, offset: int, end: int) -> Iterator[tuple[int, int, int]]:
+def attributes(data: bytes, offset: int, end: int) -> Iterator[tuple[int, int, int]]:
     """Type, beginning and end of each attribute between two offsets."""
     while offset + _ATTRIBUTE.size <= end:
         length, kind = _ATTRIBUTE.unpack_from(data, offset)
