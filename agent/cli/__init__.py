@@ -9,7 +9,7 @@ from __future__ import annotations
 import click
 
 from agent import __version__
-from agent.cli import about, daemon, look, observe, rules
+from agent.cli import about, daemon, live, look, observe, rules
 from agent.cli.base import CONTEXT
 
 
@@ -25,7 +25,7 @@ def cli() -> None:
 
 for _command in (
     *(daemon.run, daemon.init, daemon.probe, daemon.show_config),
-    *(look.verify, look.explain, look.plan, observe.observe),
+    *(look.verify, look.explain, look.plan, live.top, observe.observe),
     *(rules.render, rules.cleanup),
     *(about.demo, about.version, about.completion),
 ):

@@ -25,6 +25,7 @@ from agent.sync.port import ReadError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from agent.kernel.detect import Tool
     from agent.kernel.tools import Runner
 
 
@@ -173,6 +174,26 @@ def _held(chosen: Backend, family: Family, texts: dict[tuple[Backend, Family], s
     other_text = texts.get((chosen.other, family), "")
     other = read_tables(other_text, family) if "\n:KUBE-" in other_text else None
     return Held(Survey(tables), backend=chosen.value, other=other)
+
+
+def chosen_tool(options: Options, runner: Runner) -> Tool:
+    """The program of the backend that holds Service rules.
+
+    Raises:
+        LookError: the rules cannot be read.
+        HostError: no iptables is installed, or this process may not ask.
+    """
+    tools = installed(runner)
+    held = read_held(options, runner)
+    tool = tools[Backend(held[0].backend)]
+    if tool is None:
+        raise HostError(f"iptables-{held[0].backend} is not installed")
+    return tool
+
+
+def families_of(options: Options) -> tuple[Family, ...]:
+    """The families that are asked for."""
+    return (options.family,) if options.family else tuple(Family)
 
 
 def this_node(options: Options) -> Node:

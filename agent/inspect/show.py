@@ -65,6 +65,8 @@ def _condition(text: str) -> str:
     matches = f" {text}".partition(" -j ")[0].partition(" -g ")[0].strip()
     for noise in ("-m comment ", "-m tcp ", "-m udp ", "-m sctp ", "-m statistic --mode random "):
         matches = matches.replace(noise, "")
+    for last in (" -m tcp", " -m udp", " -m sctp"):
+        matches = matches.removesuffix(last)
     return _PROBABILITY.sub(_fraction, matches.replace("--comment ", ""))
 
 

@@ -1,0 +1,92 @@
+"""Commands that look at what is going on: the split of connections, and a running agent."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from agent.cli.base import CONTEXT, Failure
+from agent.cli.look import BLIND, echo
+
+if TYPE_CHECKING:
+    from agent.commands.top import Watcher
+
+
+@click.command(context_settings=CONTEXT)
+@click.option("--interval", default=2.0, show_default=True, help="Seconds between looks.")
+@click.option(
+    "--sort",
+    "order",
+    type=click.Choice(["rate", "established", "total", "p", "name"]),
+    default="rate",
+    show_default=True,
+)
+@click.option("--filter", "pattern", default="", help="Part of a Service's name; * and ? work.")
+@click.option("--endpoints/--no-endpoints", default=True, help="Endpoints one by one.")
+@click.option("--connections/--no-connections", default=True, help="Count established ones.")
+@click.option("--since-start", is_flag=True, help="Count from now, not since rules were written.")
+@click.option("--once", is_flag=True, help="Look once (for an interval), and end.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+@click.option("--family", type=click.Choice(["IPv4", "IPv6"]), help="Only this family.")
+@click.option("--backend", type=click.Choice(["auto", "legacy", "nft"]), default="auto")
+def top(output: str, once: bool, endpoints: bool, **flags: Any) -> None:
+    """Watch how connections are shared out over endpoints.
+
+    New connections per second and in all, from the counters of the rules, onenth's or
+    kube-proxy's; established ones from connection tracking. p is the probability that fair dice
+    split at least so unevenly; NOT chance is said when that is too small to believe, with the
+    number of lotteries taken into account. Needs root. Ends with Ctrl-C.
+
+    \b
+    Example: onenth top --filter shop/ --sort established
+    Example: onenth top --once -o json
+    """
+    from agent.commands.sources import LookError, Options
+    from agent.commands.top import View as TopView
+    from agent.commands.top import Watcher, as_json, lines
+    from agent.commands.top import once as look_once
+    from agent.kernel.errors import KernelError
+    from agent.state.values import Family
+
+    family = flags.pop("family")
+    options = Options(family=Family(family) if family else None, backend=flags.pop("backend"))
+    view = TopView(**flags)
+    try:
+        watcher = Watcher(options, view)
+        if not once:
+            _watch(watcher, view.interval, endpoints=endpoints)
+            return
+        screen = look_once(watcher, view)
+    except (LookError, KernelError) as error:
+        raise Failure(f"could not look: {error}", BLIND) from error
+    if output == "json":
+        click.echo(json.dumps(as_json(screen), indent=2))
+    else:
+        echo(line for line, _ in lines(screen, endpoints=endpoints))
+
+
+def _watch(watcher: Watcher, interval: float, *, endpoints: bool) -> None:
+    """Show a screen that is drawn anew, until Ctrl-C."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    from agent.commands.top import lines
+
+    console = Console(highlight=False)
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        Live(console=console, auto_refresh=False, screen=console.is_terminal) as live,
+    ):
+        while True:
+            screen = watcher.look()
+            height = console.size.height if console.is_terminal else 0
+            text = Text()
+            for line, style in lines(screen, endpoints=endpoints, limit=height):
+                text.append(f"{line}\n", style=style)
+            live.update(text, refresh=True)
+            time.sleep(interval)
