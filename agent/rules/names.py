@@ -16,8 +16,10 @@ SVL = "KUBE-SVL-"
 EXT = "KUBE-EXT-"
 FW = "KUBE-FW-"
 SEP = "KUBE-SEP-"
-#: Branches of the tree through which packets find their Service (``agent.rules.tree``).
-TREE = "KUBE-TREE-"
+#: Branches of the tree through which packets find their Service (``agent.rules.dispatch``). The
+#: prefix is one of those that kube-proxy takes for chains of Services: after a hand-back it
+#: finds them stale and deletes them, and must, since they jump to chains that it deletes later.
+TREE = "KUBE-SVC-TREE-"
 
 SERVICES = "KUBE-SERVICES"
 EXTERNAL_SERVICES = "KUBE-EXTERNAL-SERVICES"
@@ -30,7 +32,8 @@ PROXY_FIREWALL = "KUBE-PROXY-FIREWALL"
 KUBELET_FIREWALL = "KUBE-FIREWALL"
 CANARY = "KUBE-PROXY-CANARY"
 
-_SERVICE_CHAIN = re.compile(r"KUBE-(SVC|SVL|EXT|FW|SEP)-.+")
+_SERVICE_CHAIN = re.compile(r"KUBE-(SVC|SVL|EXT|FW|SEP)-(?!TREE-).+")
+_TREE_HASH = 14  # what a chain's name has room for
 
 
 def service_hash(port_name: str, protocol: str, endpoint: str = "") -> str:
@@ -41,7 +44,7 @@ def service_hash(port_name: str, protocol: str, endpoint: str = "") -> str:
 
 def tree_chain(root: str, path: str) -> str:
     """A branch below a dispatch chain; the same path has the same name on every node."""
-    return TREE + service_hash(root, path)
+    return TREE + service_hash(root, path)[:_TREE_HASH]
 
 
 def is_tree_chain(chain: str) -> bool:

@@ -18,6 +18,7 @@ import yaml
 from agent.demo.testbed import CLUSTER_CIDRS, NODE_IPS, REMOTE_NODE_IPS, Testbed
 from agent.rules.parse import canonical, parse_rule
 from tests.fakes.apiserver import write_kubeconfig
+from tests.fakes.objects import cluster as crowd
 from tests.kernel import shapes
 from tests.kernel.dialer import Call, dial
 from tests.kernel.running import BACKENDS, RunningAgent, Tables, fetch, serve_api, tables, until
@@ -184,3 +185,28 @@ def test_take_over_and_hand_back(tmp_path: Path, backend: str) -> None:
     for family in shapes.FAMILIES:
         assert ours[family] == kube_proxy[family]
         assert again[family] == kube_proxy[family]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_hand_back_what_kube_proxy_does_not_know(tmp_path: Path, backend: str) -> None:
+    """kube-proxy gets rid of the branches of a tree, so it can delete the chains behind them.
+
+    A chain that something jumps to cannot be deleted, and kube-proxy's whole sync would fail.
+    """
+    with Testbed(pods=1) as bed, serve_api(bed.node) as api:
+        api.put(shapes.node(*NODE_IPS), *crowd(60, 2))
+        flags = ("--cluster-cidr", ",".join(CLUSTER_CIDRS), "--dispatch", "tree")
+        agent = RunningAgent(bed.node, tmp_path, api, *flags, backend=backend).start()
+        ours = agent.tables()["nat"]
+        agent.stop()
+        proxy = KubeProxy(bed, api, backend, tmp_path)
+        proxy.start()
+        theirs = agent.tables()["nat"]
+        api.delete("Service", "svc-00003")
+        agent.wait_rules("10.96.0.4/32", gone=True)
+        proxy.stop()
+
+    branches = [chain for chain in ours if "TREE" in chain]
+    assert len(branches) > 3
+    assert [chain for chain in theirs if "TREE" in chain] == []
+    assert "10.96.0.4/32" in str(theirs["KUBE-SERVICES"])

@@ -69,3 +69,16 @@ def test_every_name_fits_a_chain(prefix: str) -> None:
 def test_shared_and_foreign_chains_are_no_services(chain: str) -> None:
     """What is not one Service's is never deleted with it."""
     assert not is_service_chain(chain)
+
+
+def test_branches_of_a_tree_are_named_as_kube_proxy_deletes_them() -> None:
+    """Their prefix is kube-proxy's, no Service's chain is named like them, and they fit."""
+    branch = names.tree_chain("nat KUBE-SERVICES", "10.96.0.0/16")
+
+    assert branch.startswith(("KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-"))
+    assert len(branch) <= 28
+    assert names.is_tree_chain(branch)
+    assert not names.is_service_chain(branch)
+    service = names.SVC + names.service_hash("default/web", "tcp")
+    assert names.is_service_chain(service)
+    assert not names.is_tree_chain(service)
