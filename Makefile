@@ -1,12 +1,14 @@
 # Every target does its own set-up: system packages by apt where missing, and .venv.
 BACKEND ?= nft
 PYTEST_ARGS ?=
+PROVIDER ?= local
 BIN := .venv/bin
+VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' agent/__init__.py)
 
-.PHONY: help setup demo test lint format clean
+.PHONY: help setup demo test e2e image install-yaml lock lint format clean
 
 help: ## what there is
-	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 setup: ## only the set-up for everything below
 	@hack/setup.sh test
@@ -18,6 +20,22 @@ demo: ## show it: a small cluster in network namespaces (BACKEND=legacy|nft; roo
 test: ## all tests; as root also those with real rules and packets
 	@hack/setup.sh test
 	@$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+
+e2e: ## the image in a cluster: PROVIDER=local (default, needs no registry), kind, minikube, external
+	@hack/setup.sh e2e
+	@$(BIN)/python -m pytest e2e -p no:randomly --durations 10 --provider $(PROVIDER) $(PYTEST_ARGS)
+
+image: ## the image, with Docker
+	@docker build --tag onenth:$(VERSION) --build-arg VERSION=$(VERSION) \
+	  --build-arg REVISION=$$(git rev-parse HEAD 2>/dev/null || echo unknown) .
+
+install-yaml: ## deploy/install.yaml and the dashboard anew, after a change of deploy/ or their scripts
+	@hack/setup.sh run
+	@$(BIN)/python hack/dashboard.py
+	@$(BIN)/python hack/render.py --write
+
+lock: ## the image's lock files anew, with the newest versions
+	@hack/lock.sh
 
 lint: ## ruff, mypy, import-linter, codespell, shellcheck
 	@hack/setup.sh test

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs what the project needs and is not there: system packages by apt, and a virtual
-# environment in .venv. Usage: hack/setup.sh run|test
+# environment in .venv. Usage: hack/setup.sh run|test|e2e
 set -euo pipefail
 cd "$(dirname "$0")/.."
 what="${1:-run}"
@@ -15,7 +15,7 @@ need conntrack conntrack
 need ip iproute2
 need "$python" python3
 "$python" -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
-if [ "$what" = test ]; then
+if [ "$what" != run ]; then
   need nfacct nfacct
   # python-iptables, which the tests read legacy tables with, has no wheel.
   need gcc gcc
@@ -23,6 +23,12 @@ if [ "$what" = test ]; then
 import pathlib, sys, sysconfig
 sys.exit(not pathlib.Path(sysconfig.get_path("include"), "Python.h").exists())
 EOF
+fi
+if [ "$what" = e2e ] && ! docker info >/dev/null 2>&1; then
+  need docker docker.io
+  need dockerd docker.io
+  need debootstrap debootstrap
+  [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || missing+=(debian-archive-keyring)
 fi
 if [ "${#missing[@]}" -gt 0 ]; then
   if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null 2>&1; then
@@ -42,7 +48,27 @@ fi
   exit 3
 }
 
+# Debian 13 and later ship the docker command in a package of its own.
+if [ "$what" = e2e ] && ! command -v docker >/dev/null 2>&1; then
+  apt-get install -y --no-install-recommends docker-cli >/dev/null
+fi
+
+[ "$what" = e2e ] && what="test"
 stamp=".venv/.$what-$(cksum <pyproject.toml | tr ' ' -)"
+unpack_prometheus() { # prometheus and promtool, without the service that the package starts
+  if [ -x .venv/bin/promtool ] || command -v promtool >/dev/null 2>&1; then return; fi
+  local folder
+  folder="$(mktemp -d)"
+  if (cd "$folder" && { apt-get download prometheus || { apt-get update && apt-get download prometheus; }; } \
+    && dpkg-deb -x prometheus_*.deb .) >"$folder/log" 2>&1; then
+    cp "$folder"/usr/bin/prom* .venv/bin/
+  else
+    cat "$folder/log" >&2
+    echo "no prometheus: the tests of alerts and monitoring are skipped" >&2
+  fi
+  rm -rf "$folder"
+}
+
 [ -e "$stamp" ] && exit 0
 echo "setting up .venv with $("$python" --version)"
 [ -x .venv/bin/python ] || "$python" -m venv .venv
@@ -50,7 +76,10 @@ pip=(.venv/bin/python -m pip --quiet --disable-pip-version-check install)
 "${pip[@]}" --upgrade 'pip>=25.1'
 case "$what" in
   run) "${pip[@]}" --editable . ;;
-  test) "${pip[@]}" --editable '.[legacy]' --group test --group lint ;;
-  *) echo "usage: hack/setup.sh run|test" >&2; exit 2 ;;
+  test)
+    "${pip[@]}" --editable '.[legacy]' --group test --group lint
+    unpack_prometheus
+    ;;
+  *) echo "usage: hack/setup.sh run|test|e2e" >&2; exit 2 ;;
 esac
 touch "$stamp"
