@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import socket
+import ssl
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +20,7 @@ if TYPE_CHECKING:
 
 PROXY_NAME = "service.kubernetes.io/service-proxy-name"
 HEADLESS = "service.kubernetes.io/headless"
+TLS = Path(__file__).parents[1] / "api/tls"
 A, B = "10.96.0.1", "10.96.0.2"
 POD_A, POD_B = "10.0.0.1", "10.0.0.2"
 
@@ -218,3 +223,58 @@ def test_a_node_with_another_name_is_an_error_in_the_log(host: Host) -> None:
 
     assert "hostnameOverride" in line["remedy"]
     assert agent.get("/healthz").status == 503
+
+
+def pod_credentials(host: Host, token: str) -> list[str]:
+    """A command that runs another one where a pod's credentials are, with a ``/run`` of its own."""
+    folder = host.folder / "serviceaccount"
+    folder.mkdir()
+    shutil.copy(TLS / "ca.pem", folder / "ca.crt")
+    (folder / "token").write_text(token, encoding="utf-8")
+    (folder / "namespace").write_text("kube-system", encoding="utf-8")
+    target = "/run/secrets/kubernetes.io/serviceaccount"
+    script = (
+        f'mount -t tmpfs none /run && mkdir -p {target} && cp {folder}/* {target}/ && exec "$@"'
+    )
+    return ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh"]
+
+
+def test_in_a_pod_before_any_proxy_has_run(host: Host) -> None:
+    """The pod's credentials, the address by flag: then the API server's own ClusterIP answers.
+
+    That address is the only one that the pod's environment names, and nothing serves it before.
+    """
+    environment = {"KUBERNETES_SERVICE_HOST": A, "KUBERNETES_SERVICE_PORT": "443"}
+    tls = (TLS / "server.pem", TLS / "server.key")
+    prefix = pod_credentials(host, "secret-token")
+    with serve_api(host.namespace, host=HOST_IPS[0], tls=tls, token="secret-token") as api:  # noqa: S106
+        host.namespace.run(["ip", "route", "add", "default", "dev", "lo"])
+        port = int(api.url.rpartition(":")[2])
+        ports = [{"name": "https", "port": port, "protocol": "TCP"}]
+        api.put(
+            shapes.node(*HOST_IPS),
+            service("kubernetes", A, ports=[shapes.port(443, name="https", target=port)]),
+            endpoint_slice("kubernetes", endpoint(HOST_IPS[0]), ports=ports),
+        )
+        flags = ("--api-server", api.url, "--tls-server-name", "kubernetes.default.svc")
+        agent = host.agent(*flags, source=None, prefix=prefix, environment=environment)
+        before = host.namespace.call(speaks_tls, A)
+        agent.start()
+        after = host.namespace.call(speaks_tls, A)
+        status = agent.stop()
+
+    assert (before, after) == (False, True)
+    assert status == 0
+
+
+def speaks_tls(address: str) -> bool:
+    """Whether a server with the right certificate answers on port 443 of an address."""
+    context = ssl.create_default_context(cafile=TLS / "ca.pem")
+    try:
+        with (
+            socket.create_connection((address, 443), 1) as connection,
+            context.wrap_socket(connection, server_hostname="kubernetes.default.svc"),
+        ):
+            return True
+    except OSError:
+        return False
