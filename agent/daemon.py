@@ -274,7 +274,8 @@ class _Agent:
     def _track(self, family: Family, settings: NodeSettings) -> Track:
         periods = self._config.iptables
         tool = self._capabilities.tool
-        kernel = Interruptible(Iptables(tool, family, runner=self._runner), self._stop)
+        iptables = Iptables(tool, family, runner=self._runner, generations=self._generations)
+        kernel = Interruptible(iptables, self._stop)
         health, udp = HealthPorts(family), UdpServices(family)
         view = node_view(family, settings, NodeInfo(), self._facts(family))
         syncer = Syncer(
