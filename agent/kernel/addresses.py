@@ -13,21 +13,23 @@ import errno
 import os
 import select
 import socket
+import struct
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pyroute2 import IPRoute
-from pyroute2.netlink.exceptions import NetlinkDumpInterrupted
-from pyroute2.netlink.exceptions import NetlinkError as PyrouteError
-
-from agent.kernel.errors import NetlinkError
+from agent.kernel.errors import DumpInterruptedError, NetlinkError
+from agent.kernel.netlink import HEADER_SIZE, Channel, values
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 #: Multicast groups of address changes (linux/rtnetlink.h).
 _GROUPS = 0x10 | 0x100
+_GET_ADDRESS = 22
+#: ``struct ifaddrmsg`` (linux/if_addr.h): family, prefix length, flags, scope, interface.
+_HEADER = struct.Struct("=BBBBI")
+_ADDRESS, _LOCAL = 1, 2
 _BUFFER = 1 << 16
 _LIST_ATTEMPTS = 5
 #: A steady stream of changes does not put off looking for longer than this many waits.
@@ -42,18 +44,34 @@ def list_addresses() -> tuple[str, ...]:
     """
     for _ in range(_LIST_ATTEMPTS):
         try:
-            with IPRoute() as route:
-                return tuple(sorted({_cidr(message) for message in route.get_addr()}))
-        except NetlinkDumpInterrupted:
+            return tuple(sorted(set(_read())))
+        except DumpInterruptedError:
             continue  # they changed meanwhile: look again
-        except (OSError, PyrouteError) as error:
-            raise NetlinkError(
-                f"listing this node's addresses failed: {error}", getattr(error, "errno", 0) or 0
-            ) from error
     raise NetlinkError(
         f"listing this node's addresses failed {_LIST_ATTEMPTS} times: they change too often",
         errno.EINTR,
     )
+
+
+def _read() -> Iterator[str]:
+    with Channel(socket.NETLINK_ROUTE) as channel:
+        anything = _HEADER.pack(socket.AF_UNSPEC, 0, 0, 0, 0)
+        action = "listing this node's addresses"
+        for answer in channel.dump_raw(action, anything, _GET_ADDRESS):
+            cidr = _cidr(answer)
+            if cidr is not None:
+                yield cidr
+
+
+def _cidr(answer: bytes) -> str | None:
+    """The address of a message; None if it is of neither IPv4 nor IPv6."""
+    family, length, *_ = _HEADER.unpack_from(answer, HEADER_SIZE)
+    if family not in {socket.AF_INET, socket.AF_INET6}:
+        return None
+    found = values(answer, HEADER_SIZE + _HEADER.size)
+    # On a point-to-point link IFA_ADDRESS is the peer's; IFA_LOCAL, where there is one, is ours.
+    address = found.get(_LOCAL) or found.get(_ADDRESS)
+    return None if address is None else f"{socket.inet_ntop(family, address)}/{length}"
 
 
 class AddressWatcher:
@@ -155,9 +173,3 @@ def _drain(events: socket.socket) -> None:
         except OSError as error:
             if error.errno != errno.ENOBUFS:
                 raise
-
-
-def _cidr(message: Any) -> str:
-    # On a point-to-point link IFA_ADDRESS is the peer's; IFA_LOCAL, where there is one, is ours.
-    address = message.get_attr("IFA_LOCAL") or message.get_attr("IFA_ADDRESS")
-    return f"{address}/{message['prefixlen']}"

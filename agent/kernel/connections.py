@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import socket
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from pyroute2.netlink.nfnetlink import NFNL_SUBSYS_CTNETLINK
-from pyroute2.netlink.nfnetlink.nfctsocket import nfct_msg
-
-from agent.kernel.conntrack import attributes, leaves
+from agent.kernel.conntrack import GET, leaves
 from agent.kernel.errors import DumpInterruptedError
-from agent.kernel.netlink import ATTRIBUTES, Channel
+from agent.kernel.netlink import ATTRIBUTES, Channel, attributes
 from agent.state.values import Family
 
 if TYPE_CHECKING:
@@ -24,7 +21,6 @@ if TYPE_CHECKING:
 #: Protocol, address, port; and protocol, address and port of who answers.
 Connection = tuple[tuple[str, str, int], tuple[str, str, int]]
 
-_GET = NFNL_SUBSYS_CTNETLINK << 8 | 1
 _FAMILIES = {Family.V4: socket.AF_INET, Family.V6: socket.AF_INET6}
 _PROTOCOLS = {6: "tcp", 17: "udp", 132: "sctp"}
 _TUPLE_ORIG, _TUPLE_REPLY, _STATUS, _PROTOINFO = 1, 2, 3, 4
@@ -50,11 +46,10 @@ def translated(family: Family) -> Iterator[Connection]:
         UnsupportedError: the kernel has no connection tracking over netlink.
         NetlinkError: the kernel refused or broke off.
     """
-    message: Any = nfct_msg()
-    message["nfgen_family"] = _FAMILIES[family]
+    action = f"reading {family.value} connections"
     with Channel() as channel:
         try:
-            for answer in channel.dump(f"reading {family.value} connections", message, _GET):
+            for answer in channel.dump(action, _FAMILIES[family], GET):
                 found = parse(family, answer)
                 if found is not None:
                     yield found

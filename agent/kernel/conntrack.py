@@ -22,21 +22,20 @@ from __future__ import annotations
 import errno
 import socket
 import struct
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
-from pyroute2.netlink.nfnetlink import NFNL_SUBSYS_CTNETLINK
-from pyroute2.netlink.nfnetlink.nfctsocket import NFCTAttrTuple, nfct_msg
 
 from agent.kernel.errors import DumpInterruptedError, NetlinkError, UnsupportedError
-from agent.kernel.netlink import ATTRIBUTES, Channel
+from agent.kernel.netlink import ATTRIBUTES, Channel, attribute, attributes
 from agent.state.values import Family
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-_GET = NFNL_SUBSYS_CTNETLINK << 8 | 1
-_DELETE = NFNL_SUBSYS_CTNETLINK << 8 | 2
+_SUBSYSTEM = 1 << 8
+GET = _SUBSYSTEM | 1
+_DELETE = _SUBSYSTEM | 2
 _UDP = 17
 _UDP_BYTE = bytes([_UDP])
 _FAMILIES = {Family.V4: socket.AF_INET, Family.V6: socket.AF_INET6}
@@ -46,14 +45,17 @@ _CTA_TUPLE_ORIG = 1
 _CTA_TUPLE_REPLY = 2
 _CTA_ID = 12
 _CTA_ZONE = 18
+_CTA_FILTER = 25
+_CTA_FILTER_ORIG_FLAGS = 1
+#: The kernel's flag for "the protocol's number" (net/netfilter/nf_internals.h).
+_FILTER_PROTOCOL = 1 << 3
 _CTA_TUPLE_ZONE = 3
 #: Attributes inside of a tuple: (outer, inner), see ``leaves``. By family: source, destination.
 _ADDRESSES = {Family.V4: ((1, 1), (1, 2)), Family.V6: ((1, 3), (1, 4))}
 _PROTOCOL, _SOURCE_PORT, _DESTINATION_PORT = (2, 1), (2, 2), (2, 3)
-_TYPE_MASK = 0x3FFF
-_ATTRIBUTE = struct.Struct("=HH")
 _U16 = struct.Struct("!H")
 _U32 = struct.Struct("!I")
+_FLAGS = struct.Struct("=I")
 
 
 class Flow(msgspec.Struct, frozen=True, gc=False):
@@ -126,7 +128,9 @@ def delete(flows: Iterable[Flow]) -> int:
     with Channel() as channel:
         for flow in flows:
             try:
-                channel.request(f"deleting {describe(flow)}", _deletion(flow), _DELETE)
+                channel.request(
+                    f"deleting {describe(flow)}", _FAMILIES[flow.family], _DELETE, _deletion(flow)
+                )
             except NetlinkError as error:
                 if error.number != errno.ENOENT:
                     raise
@@ -144,18 +148,11 @@ def describe(flow: Flow) -> str:
 
 
 def _dump(family: Family, *, filtered: bool) -> Iterator[Flow]:
-    message: Any = nfct_msg()
-    if filtered:
-        wanted = NFCTAttrTuple(family=_FAMILIES[family], proto=_UDP)
-        tuples = wanted.attrs()  # computes the flags
-        message["attrs"] = [
-            ("CTA_TUPLE_ORIG", {"attrs": tuples}),
-            ("CTA_FILTER", {"attrs": [("CTA_FILTER_ORIG_FLAGS", wanted.flags)]}),
-        ]
-    message["nfgen_family"] = _FAMILIES[family]
+    body = _only_udp() if filtered else b""
     with Channel() as channel:
         try:
-            for answer in channel.dump(f"reading {family.value} UDP entries", message, _GET):
+            action = f"reading {family.value} UDP entries"
+            for answer in channel.dump(action, _FAMILIES[family], GET, body):
                 flow = parse(family, answer)
                 if flow is not None:
                     yield flow
@@ -169,25 +166,38 @@ def _dump(family: Family, *, filtered: bool) -> Iterator[Flow]:
             raise
 
 
-def _deletion(flow: Flow) -> Any:
-    """The message that deletes one entry."""
-    family = _FAMILIES[flow.family]
-    key = NFCTAttrTuple(
-        family=family,
-        saddr=flow.reply_src,
-        daddr=flow.reply_dst,
-        proto=_UDP,
-        sport=flow.reply_sport,
-        dport=flow.reply_dport,
+def _only_udp() -> bytes:
+    """What makes the kernel list UDP entries alone."""
+    flags = attribute(_CTA_FILTER_ORIG_FLAGS, _FLAGS.pack(_FILTER_PROTOCOL))
+    return attribute(_CTA_TUPLE_ORIG, _leaf(_PROTOCOL, _UDP_BYTE)) + attribute(
+        _CTA_FILTER, flags, nested=True
     )
-    message: Any = nfct_msg()
-    message["nfgen_family"] = family
-    message["attrs"] = [("CTA_TUPLE_REPLY", {"attrs": key.attrs()})]
+
+
+def _deletion(flow: Flow) -> bytes:
+    """What names one entry to delete."""
+    source, destination = _ADDRESSES[flow.family]
+    family = _FAMILIES[flow.family]
+    addresses = attribute(source[1], socket.inet_pton(family, flow.reply_src))
+    addresses += attribute(destination[1], socket.inet_pton(family, flow.reply_dst))
+    ports = _leaf(
+        _PROTOCOL,
+        _UDP_BYTE,
+        attribute(_SOURCE_PORT[1], _U16.pack(flow.reply_sport)),
+        attribute(_DESTINATION_PORT[1], _U16.pack(flow.reply_dport)),
+    )
+    body = attribute(_CTA_TUPLE_REPLY, attribute(source[0], addresses), ports)
     if flow.zone:
-        message["attrs"].append(("CTA_ZONE", flow.zone))
+        body += attribute(_CTA_ZONE, _U16.pack(flow.zone))
     if flow.id:
-        message["attrs"].append(("CTA_ID", flow.id))
-    return message
+        body += attribute(_CTA_ID, _U32.pack(flow.id))
+    return body
+
+
+def _leaf(place: tuple[int, int], value: bytes, *behind: bytes) -> bytes:
+    """A part of a tuple, by outer and inner attribute, with more inner attributes behind it."""
+    outer, inner = place
+    return attribute(outer, attribute(inner, value), *behind)
 
 
 def parse(family: Family, answer: bytes) -> Flow | None:
@@ -238,13 +248,3 @@ def leaves(data: bytes, start: int, end: int) -> dict[tuple[int, int], bytes]:
             for kind, at, until in attributes(data, inner, inner_end):
                 found[outer, kind] = data[at:until]
     return found
-
-
-def attributes(data: bytes, offset: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Type, beginning and end of each attribute between two offsets."""
-    while offset + _ATTRIBUTE.size <= end:
-        length, kind = _ATTRIBUTE.unpack_from(data, offset)
-        if length < _ATTRIBUTE.size or offset + length > end:
-            return
-        yield kind & _TYPE_MASK, offset + _ATTRIBUTE.size, offset + length
-        offset += (length + 3) & ~3

@@ -1,10 +1,12 @@
-"""A socket to netfilter's side of the kernel: one request, its answers, in the caller's thread.
+"""A netlink socket: one request, its answers, in the caller's thread; and attributes.
 
-pyroute2 describes and encodes the messages. Its own sockets are not used for them: in version
-0.9 a dump is read ahead into memory as fast as the kernel sends (36 MB for 180,000 connection
-entries) and every entry is decoded whole (73 us each); and each request runs an event loop of
-its own. Here the kernel is asked for the next part only when the last one has been used up, which
-is netlink's own flow control, and the caller takes from an answer what it needs.
+pyroute2 is not used for it, though the demo and some commands do: importing any part of it takes
+11 MB, which a daemon on every node would pay for ever. In version 0.9 its sockets also read a
+dump ahead into memory as fast as the kernel sends (36 MB for 180,000 connection entries), decode
+every entry whole (73 us each) and run an event loop for each request. Here the kernel is asked
+for the next part only when the last one has been used up, which is netlink's own flow control,
+and the caller takes from an answer what it needs. The tests hold the few messages that are
+encoded here against pyroute2's.
 
 Requests go to the network namespace in which the socket was opened: that of the opening thread.
 """
@@ -15,7 +17,7 @@ import errno
 import os
 import socket
 import struct
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from agent.kernel.errors import DumpInterruptedError, NetlinkError, PrivilegeError, UnsupportedError
 
@@ -36,32 +38,35 @@ _OVERRUN = 4
 _HEADER = struct.Struct("=IHHII")
 _NUMBER = struct.Struct("=i")
 #: Netfilter's own header: family, version, resource.
-_RAW = struct.Struct("=BBH")
-#: Where the attributes of a message begin: after netlink's header and netfilter's own (family,
-#: version, resource).
-ATTRIBUTES = _HEADER.size + 4
+_NETFILTER = struct.Struct("=BBH")
+HEADER_SIZE = _HEADER.size
+#: Where the attributes of a netfilter message begin.
+ATTRIBUTES = HEADER_SIZE + _NETFILTER.size
+_ATTRIBUTE = struct.Struct("=HH")
+_TYPE_MASK = 0x3FFF
+_NESTED = 0x8000
 _BUFFER = 1 << 17
 _SECONDS = 10.0
 _UNSUPPORTED = {errno.EOPNOTSUPP, errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT, errno.ENOSYS}
 
 
 class Channel:
-    """A netfilter netlink socket; use it as a context manager, in one thread at a time."""
+    """A netlink socket; use it as a context manager, in one thread at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, protocol: int = NETLINK_NETFILTER) -> None:
         """Open the socket.
 
         Raises:
-            UnsupportedError: this kernel has no netfilter netlink.
+            UnsupportedError: this kernel has no such netlink.
         """
         try:
             self._socket = socket.socket(
-                socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, NETLINK_NETFILTER
+                socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol
             )
         except OSError as error:
             raise UnsupportedError(
-                f"opening a netfilter netlink socket failed: {error.strerror};"
-                " the kernel needs CONFIG_NETFILTER_NETLINK",
+                f"opening a netlink socket of protocol {protocol} failed: {error.strerror};"
+                " netfilter's needs CONFIG_NETFILTER_NETLINK",
                 error.errno or 0,
             ) from error
         self._socket.settimeout(_SECONDS)
@@ -82,13 +87,16 @@ class Channel:
         """Close the socket."""
         self._socket.close()
 
-    def request(self, action: str, message: Any, kind: int, flags: int = 0) -> list[bytes]:
-        """Send one request and return the messages that the kernel answered.
+    def request(
+        self, action: str, family: int, kind: int, body: bytes = b"", flags: int = 0
+    ) -> list[bytes]:
+        """Send one netfilter request and return the messages that the kernel answered.
 
         Args:
             action: what it is for, in an error.
-            message: a pyroute2 ``nfgen_msg``.
+            family: address family, 0 for none.
             kind: message type, with the subsystem in the upper byte.
+            body: attributes, encoded.
             flags: besides REQUEST and ACK.
 
         Raises:
@@ -96,8 +104,33 @@ class Channel:
             UnsupportedError: the kernel lacks the subsystem.
             NetlinkError: the kernel refused; ``number`` says why.
         """
-        self._send(action, message, kind, FLAG_REQUEST | FLAG_ACK | flags)
+        header = _NETFILTER.pack(family, 0, 0)
+        self._send(action, header + body, kind, FLAG_REQUEST | FLAG_ACK | flags)
         return self._answers(action)
+
+    def dump(self, action: str, family: int, kind: int, body: bytes = b"") -> Iterator[bytes]:
+        """Stream a table of netfilter's; otherwise as ``dump_raw``."""
+        return self.dump_raw(action, _NETFILTER.pack(family, 0, 0) + body, kind)
+
+    def dump_raw(self, action: str, payload: bytes, kind: int) -> Iterator[bytes]:
+        """Stream a table, one message after the other.
+
+        The kernel holds no more than one buffer ahead. A dump that is not read to its end leaves
+        the socket unusable for other requests.
+
+        Args:
+            action: what it is for, in an error.
+            payload: all behind netlink's own header.
+            kind: message type.
+
+        Raises:
+            DumpInterruptedError: at the end: the table changed so that some may have been missed.
+            PrivilegeError: the process may not.
+            UnsupportedError: the kernel lacks the subsystem.
+            NetlinkError: the kernel refused or broke off.
+        """
+        self._send(action, payload, kind, FLAG_REQUEST | _FLAG_DUMP)
+        yield from self._parts(action)
 
     def _answers(self, action: str) -> list[bytes]:
         answers = []
@@ -107,31 +140,6 @@ class Channel:
                 break
             answers.append(answer)
         return answers
-
-    def ask(self, action: str, family: int, kind: int) -> list[bytes]:
-        """As ``request``, for a message that has a family and nothing else."""
-        self._send_raw(action, _RAW.pack(family, 0, 0), kind, FLAG_REQUEST | FLAG_ACK)
-        return self._answers(action)
-
-    def stream(self, action: str, family: int, kind: int, body: bytes = b"") -> Iterator[bytes]:
-        """As ``dump``, for a message whose attributes are encoded already."""
-        self._send_raw(action, _RAW.pack(family, 0, 0) + body, kind, FLAG_REQUEST | _FLAG_DUMP)
-        yield from self._parts(action)
-
-    def dump(self, action: str, message: Any, kind: int) -> Iterator[bytes]:
-        """Stream a table, one message after the other.
-
-        The arguments are those of ``request``. The kernel holds no more than one buffer ahead.
-        A dump that is not read to its end leaves the socket unusable for other requests.
-
-        Raises:
-            DumpInterruptedError: at the end: the table changed so that some may have been missed.
-            PrivilegeError: the process may not.
-            UnsupportedError: the kernel lacks the subsystem.
-            NetlinkError: the kernel refused or broke off.
-        """
-        self._send(action, message, kind, FLAG_REQUEST | _FLAG_DUMP)
-        yield from self._parts(action)
 
     def _parts(self, action: str) -> Iterator[bytes]:
         interrupted = False
@@ -146,23 +154,11 @@ class Channel:
                 f"{action}: the table changed while it was read; read it again", errno.EINTR
             )
 
-    def _send(self, action: str, message: Any, kind: int, flags: int) -> None:
+    def _send(self, action: str, payload: bytes, kind: int, flags: int) -> None:
         self._sequence += 1
-        message["header"]["type"] = kind
-        message["header"]["flags"] = flags
-        message["header"]["sequence_number"] = self._sequence
-        message["header"]["pid"] = 0
-        message.encode()
-        self._transmit(action, message.data)
-
-    def _send_raw(self, action: str, body: bytes, kind: int, flags: int) -> None:
-        self._sequence += 1
-        header = _HEADER.pack(_HEADER.size + len(body), kind, flags, self._sequence, 0)
-        self._transmit(action, header + body)
-
-    def _transmit(self, action: str, data: bytes) -> None:
+        header = _HEADER.pack(_HEADER.size + len(payload), kind, flags, self._sequence, 0)
         try:
-            self._socket.sendto(data, (0, 0))
+            self._socket.sendto(header + payload, (0, 0))
         except OSError as error:
             raise NetlinkError(f"{action}: sending failed: {error}", error.errno or 0) from error
 
@@ -189,6 +185,39 @@ class Channel:
             if sequence == self._sequence:
                 yield kind, flags, data[offset : offset + length]
             offset += (length + 3) & ~3
+
+
+def attribute(kind: int, *parts: bytes, nested: bool = False) -> bytes:
+    """An attribute that holds these parts, padded as netlink has it.
+
+    Args:
+        kind: its type.
+        parts: values, or attributes.
+        nested: say that it holds attributes, where the kernel asks for that.
+    """
+    value = b"".join(parts)
+    length = _ATTRIBUTE.size + len(value)
+    return _ATTRIBUTE.pack(length, kind | nested * _NESTED) + value + bytes(-length % 4)
+
+
+def string(kind: int, text: str) -> bytes:
+    """An attribute that holds a string with a zero at its end."""
+    return attribute(kind, text.encode(), b"\0")
+
+
+def attributes(data: bytes, offset: int, end: int) -> Iterator[tuple[int, int, int]]:
+    """Type, beginning and end of each attribute between two offsets; a malformed one ends it."""
+    while offset + _ATTRIBUTE.size <= end:
+        length, kind = _ATTRIBUTE.unpack_from(data, offset)
+        if length < _ATTRIBUTE.size or offset + length > end:
+            return
+        yield kind & _TYPE_MASK, offset + _ATTRIBUTE.size, offset + length
+        offset += (length + 3) & ~3
+
+
+def values(answer: bytes, offset: int = ATTRIBUTES) -> dict[int, bytes]:
+    """The attributes of a message by type; of several of one type, the last."""
+    return {kind: answer[start:end] for kind, start, end in attributes(answer, offset, len(answer))}
 
 
 def _check(action: str, answer: bytes) -> None:

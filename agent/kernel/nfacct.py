@@ -12,19 +12,19 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from pyroute2.netlink.nfnetlink import NFNL_SUBSYS_ACCT, nfgen_msg
+from typing import TYPE_CHECKING, NamedTuple
 
 from agent.kernel.errors import NetlinkError, UnsupportedError
-from agent.kernel.netlink import FLAG_CREATE, FLAG_EXCL, Channel
+from agent.kernel.netlink import FLAG_CREATE, FLAG_EXCL, Channel, string, values
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_NEW = NFNL_SUBSYS_ACCT << 8 | 0
-_GET = NFNL_SUBSYS_ACCT << 8 | 1
-_DELETE = NFNL_SUBSYS_ACCT << 8 | 3
+_SUBSYSTEM = 7 << 8
+_NEW = _SUBSYSTEM | 0
+_GET = _SUBSYSTEM | 1
+_DELETE = _SUBSYSTEM | 3
+_NAME, _PACKETS, _BYTES = 1, 2, 3
 #: Longest name, without the final zero.
 NAME_MAX = 31
 
@@ -34,23 +34,6 @@ class Counter(NamedTuple):
 
     packets: int
     bytes: int
-
-
-class _Message(nfgen_msg):  # type: ignore[misc] # pyroute2 has no types
-    """A counter on the wire; pyroute2 has no description of it."""
-
-    prefix = "NFACCT_"
-    nla_map = (
-        ("NFACCT_UNSPEC", "none"),
-        ("NFACCT_NAME", "asciiz"),
-        ("NFACCT_PKTS", "be64"),
-        ("NFACCT_BYTES", "be64"),
-        ("NFACCT_USE", "be32"),
-        ("NFACCT_FLAGS", "be32"),
-        ("NFACCT_QUOTA", "be64"),
-        ("NFACCT_FILTER", "hex"),
-        ("NFACCT_PAD", "hex"),
-    )
 
 
 def ensure(name: str) -> None:
@@ -98,7 +81,7 @@ def read_all() -> dict[str, Counter]:
         NetlinkError: the kernel refused.
     """
     with Channel() as channel, _explained():
-        return dict(map(_decode, channel.dump("listing nfacct counters", _Message(), _GET)))
+        return dict(map(_decode, channel.dump("listing nfacct counters", 0, _GET)))
 
 
 def delete(name: str) -> bool:
@@ -121,10 +104,8 @@ def delete(name: str) -> bool:
 def _ask(action: str, kind: int, name: str, flags: int = 0) -> list[bytes]:
     if not 0 < len(name.encode()) <= NAME_MAX:
         raise ValueError(f"{action}: a name has 1 to {NAME_MAX} bytes")
-    message = _Message()
-    message["attrs"] = [("NFACCT_NAME", name)]
     with Channel() as channel, _explained():
-        return channel.request(action, message, kind, flags)
+        return channel.request(action, 0, kind, string(_NAME, name), flags)
 
 
 @contextlib.contextmanager
@@ -142,7 +123,6 @@ def _explained() -> Iterator[None]:
 
 
 def _decode(answer: bytes) -> tuple[str, Counter]:
-    message: Any = _Message(answer)
-    message.decode()
-    name: str = message.get_attr("NFACCT_NAME")
-    return name, Counter(message.get_attr("NFACCT_PKTS"), message.get_attr("NFACCT_BYTES"))
+    found = values(answer)
+    packets, octets = (int.from_bytes(found.get(kind, b""), "big") for kind in (_PACKETS, _BYTES))
+    return found.get(_NAME, b"").rstrip(b"\0").decode(), Counter(packets, octets)

@@ -19,11 +19,10 @@ import errno
 import hashlib
 import re
 import socket
-import struct
 from typing import TYPE_CHECKING
 
 from agent.kernel.errors import DumpInterruptedError, KernelError, NetlinkError
-from agent.kernel.netlink import ATTRIBUTES, Channel
+from agent.kernel.netlink import ATTRIBUTES, Channel, string, values
 from agent.state.values import Family
 
 if TYPE_CHECKING:
@@ -37,8 +36,6 @@ _CHAIN_TABLE, _CHAIN_NAME = 1, 3
 _RULE_TABLE, _RULE_CHAIN = 1, 2
 _GENERATION_ID = 1
 _FAMILIES = {Family.V4: socket.AF_INET, Family.V6: socket.AF_INET6}
-_ATTRIBUTE = struct.Struct("=HH")
-_TYPE_MASK = 0x3FFF
 #: A counter expression: its name, then bytes and packets, each behind a header.
 _COUNTER = re.compile(rb"counter\x00.{4}(.{4}).{8}.{4}.{8}", re.DOTALL)
 _BLOT = b"counter"
@@ -54,10 +51,10 @@ def generation() -> int:
         NetlinkError: the kernel refused.
     """
     with Channel() as channel:
-        for answer in channel.ask("asking for the generation", 0, _GET_GENERATION):
-            for kind, start, end in attributes(answer):
-                if kind == _GENERATION_ID:
-                    return int.from_bytes(answer[start:end], "big")
+        for answer in channel.request("asking for the generation", 0, _GET_GENERATION):
+            found = values(answer)
+            if _GENERATION_ID in found:
+                return int.from_bytes(found[_GENERATION_ID], "big")
     raise NetlinkError("the kernel named no generation", errno.ENODATA)
 
 
@@ -81,10 +78,10 @@ def chain_names(family: Family, table: str) -> set[str]:
 def _dump_chains(family: Family, table: bytes) -> Iterator[str]:
     with Channel() as channel:
         action = f"listing chains of {family.value} {table.decode()}"
-        for answer in channel.stream(action, _FAMILIES[family], _GET_CHAIN):
-            found = {kind: answer[start : end - 1] for kind, start, end in attributes(answer)}
-            if found.get(_CHAIN_TABLE) == table and _CHAIN_NAME in found:
-                yield found[_CHAIN_NAME].decode()
+        for answer in channel.dump(action, _FAMILIES[family], _GET_CHAIN):
+            found = values(answer)
+            if found.get(_CHAIN_TABLE) == table + b"\0" and _CHAIN_NAME in found:
+                yield found[_CHAIN_NAME][:-1].decode()
 
 
 def digests(family: Family, table: str, chains: Iterable[str]) -> dict[str, bytes]:
@@ -108,12 +105,12 @@ def digests(family: Family, table: str, chains: Iterable[str]) -> dict[str, byte
 
 
 def _digest(channel: Channel, family: Family, table: str, chain: str) -> bytes | None:
-    body = attribute(_RULE_TABLE, table) + attribute(_RULE_CHAIN, chain)
+    body = string(_RULE_TABLE, table) + string(_RULE_CHAIN, chain)
     action = f"reading chain {chain} of {family.value} {table}"
     for attempt in range(_DUMP_ATTEMPTS):
         digest, empty = hashlib.blake2b(digest_size=16), True
         try:
-            for answer in channel.stream(action, _FAMILIES[family], _GET_RULE, body):
+            for answer in channel.dump(action, _FAMILIES[family], _GET_RULE, body):
                 digest.update(_COUNTER.sub(_BLOT, answer[ATTRIBUTES:]))
                 empty = False
         except DumpInterruptedError:
@@ -126,24 +123,6 @@ def _digest(channel: Channel, family: Family, table: str, chain: str) -> bytes |
         else:
             return None if empty else digest.digest()
     raise AssertionError
-
-
-def attributes(answer: bytes) -> Iterator[tuple[int, int, int]]:
-    """Type, beginning and end of each attribute of a message."""
-    offset = ATTRIBUTES
-    while offset + _ATTRIBUTE.size <= len(answer):
-        length, kind = _ATTRIBUTE.unpack_from(answer, offset)
-        if length < _ATTRIBUTE.size or offset + length > len(answer):
-            return
-        yield kind & _TYPE_MASK, offset + _ATTRIBUTE.size, offset + length
-        offset += (length + 3) & ~3
-
-
-def attribute(kind: int, text: str) -> bytes:
-    """An attribute that holds a string, padded as netlink has it."""
-    value = text.encode() + b"\0"
-    length = _ATTRIBUTE.size + len(value)
-    return _ATTRIBUTE.pack(length, kind) + value + bytes(-length % 4)
 
 
 class Generations:

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
 import errno
+import socket
 import struct
 from typing import TYPE_CHECKING, Any, Self
 
 import pytest
-from pyroute2.netlink.nfnetlink import nfgen_msg
+from pyroute2.netlink.nfnetlink.nfctsocket import NFCTAttrTuple, nfct_msg
 
 from agent.kernel import conntrack, nfacct
 from agent.kernel.conntrack import Flow
@@ -65,12 +66,12 @@ def channel(*datagrams: bytes | OSError) -> Channel:
 
 
 def dump(*datagrams: bytes | OSError) -> list[bytes]:
-    found = channel(*datagrams).dump("reading", nfgen_msg(), ENTRY)
+    found = channel(*datagrams).dump("reading", 0, ENTRY)
     return [answer[16:] for answer in found]
 
 
 def request(*datagrams: bytes | OSError) -> list[bytes]:
-    found = channel(*datagrams).request("asking", nfgen_msg(), ENTRY)
+    found = channel(*datagrams).request("asking", 0, ENTRY)
     return [answer[16:] for answer in found]
 
 
@@ -87,7 +88,7 @@ def test_a_dump_goes_on_until_it_is_done() -> None:
 def test_a_dump_is_read_only_as_far_as_it_is_used() -> None:
     """The second datagram is not asked for before the first has been used up."""
     made = channel(message(ENTRY, b"1...") + message(ENTRY, b"2..."), message(DONE, status(0)))
-    entries = made.dump("reading", nfgen_msg(), ENTRY)
+    entries = made.dump("reading", 0, ENTRY)
     next(entries)
     next(entries)
 
@@ -98,7 +99,7 @@ def test_an_interrupted_dump_says_so_at_its_end() -> None:
     """All that came is handed out first, then the error tells to read again."""
     entries = channel(
         message(ENTRY, b"1...", INTERRUPTED) + message(ENTRY, b"2..."), message(DONE, status(0))
-    ).dump("reading", nfgen_msg(), ENTRY)
+    ).dump("reading", 0, ENTRY)
 
     assert [next(entries)[16:], next(entries)[16:]] == [b"1...", b"2..."]
     with pytest.raises(DumpInterruptedError, match="reading: the table changed"):
@@ -248,15 +249,18 @@ class Table:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def dump(self, _: str, asked: Any, __: int) -> Iterator[bytes]:
-        self.filtered.append(any(name == "CTA_FILTER" for name, _ in asked["attrs"]))
+    def dump(self, _: str, __: int, ___: int, body: bytes = b"") -> Iterator[bytes]:
+        self.filtered.append(bool(body))
         for answer in self.scripts.pop(0):
             if isinstance(answer, Exception):
                 raise answer
             yield answer
 
-    def request(self, action: str, _: Any, __: int, flags: int = 0) -> list[bytes]:
+    def request(
+        self, action: str, _: int, __: int, body: bytes = b"", flags: int = 0
+    ) -> list[bytes]:
         assert action
+        assert body
         assert flags >= 0
         answer = self.scripts.pop(0)[0]
         if isinstance(answer, Exception):
@@ -330,6 +334,46 @@ def test_a_flow_is_described() -> None:
 
     assert conntrack.describe(flow) == (
         "UDP entry 192.0.2.7 port 4000 to 10.96.0.10 port 53, answered by 10.64.0.3 port 5353"
+    )
+
+
+def encoded(family: int, *attributes: tuple[str, Any]) -> bytes:
+    """A message as pyroute2 encodes it, without its headers."""
+    message = nfct_msg()
+    message["nfgen_family"] = family
+    message["attrs"] = list(attributes)
+    message.encode()
+    return bytes(message.data[20:])
+
+
+@pytest.mark.parametrize("family", list(Family), ids=lambda family: family.value)
+def test_deletions_are_encoded_as_pyroute2_does(family: Family) -> None:
+    """The reply's addresses and ports, and zone and number if there are any."""
+    here, there = {Family.V4: ("192.0.2.7", "10.64.0.3"), Family.V6: ("fd00::7", "fd00::64:3")}[
+        family
+    ]
+    number = socket.AF_INET if family is Family.V4 else socket.AF_INET6
+    key = NFCTAttrTuple(
+        family=number, saddr=there, daddr=here, proto=17, sport=5353, dport=4000
+    ).attrs()
+    whole = Flow(family, here, 4000, "", 53, there, 5353, here, 4000, 5, 0x10002)
+    bare = Flow(family, here, 4000, "", 53, there, 5353, here, 4000)
+
+    assert conntrack._deletion(bare) == encoded(number, ("CTA_TUPLE_REPLY", {"attrs": key}))
+    assert conntrack._deletion(whole) == encoded(
+        number, ("CTA_TUPLE_REPLY", {"attrs": key}), ("CTA_ZONE", 5), ("CTA_ID", 0x10002)
+    )
+
+
+def test_the_filter_is_encoded_as_pyroute2_does() -> None:
+    """UDP, and the flag that says that the protocol counts."""
+    wanted = NFCTAttrTuple(family=socket.AF_INET, proto=17)
+    attrs = wanted.attrs()  # computes the flags
+
+    assert conntrack._only_udp() == encoded(
+        socket.AF_INET,
+        ("CTA_TUPLE_ORIG", {"attrs": attrs}),
+        ("CTA_FILTER", {"attrs": [("CTA_FILTER_ORIG_FLAGS", wanted.flags)]}),
     )
 
 
