@@ -74,25 +74,23 @@ def namespace(make_namespace: Callable[[], Namespace]) -> Namespace:
 
 
 @pytest.fixture(scope="session")
-def clusters() -> Iterator[Callable[[str], SmallCluster]]:
-    """Makes the cluster of a backend when it is first asked for; all tests share it."""
-    made: dict[str, SmallCluster] = {}
+def clusters() -> Iterator[Callable[[str, str], SmallCluster]]:
+    """Makes the cluster of a backend and a layout when it is first asked for; tests share it."""
     with contextlib.ExitStack() as stack:
 
-        def get(backend: str) -> SmallCluster:
-            if backend not in made:
-                made[backend] = stack.enter_context(SmallCluster(backend))
-            return made[backend]
+        @functools.cache
+        def get(backend: str, layout: str) -> SmallCluster:
+            return stack.enter_context(SmallCluster(backend, "--dispatch", layout))
 
         yield get
 
 
 @pytest.fixture(params=BACKENDS)
 def cluster(
-    request: pytest.FixtureRequest, clusters: Callable[[str], SmallCluster]
+    request: pytest.FixtureRequest, clusters: Callable[[str, str], SmallCluster]
 ) -> SmallCluster:
     """A cluster with an agent and servers, which a test must leave as it found it."""
-    return clusters(request.param)
+    return clusters(request.param, "flat")
 
 
 @pytest.fixture

@@ -30,10 +30,10 @@ SWEPT = "kubeproxy_conntrack_reconciler_deleted_entries_total"
 
 @pytest.fixture(params=BACKENDS[:1])
 def cluster(
-    request: pytest.FixtureRequest, clusters: Callable[[str], SmallCluster]
+    request: pytest.FixtureRequest, clusters: Callable[[str, str], SmallCluster]
 ) -> SmallCluster:
     """On one backend: flows do not depend on it."""
-    return clusters(request.param)
+    return clusters(request.param, "flat")
 
 
 def ip(kind: str, number: int, family: int) -> str:

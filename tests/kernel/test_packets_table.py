@@ -15,15 +15,17 @@ import difflib
 import itertools
 from typing import TYPE_CHECKING
 
+import pytest
+
 from agent.demo import load
 from agent.demo.testbed import CLIENT_IPS, NODE_IPS
 from tests.kernel import shapes
 from tests.kernel.dialer import Call, dial_all
-from tests.kernel.running import iptables
+from tests.kernel.running import BACKENDS, iptables
 from tests.kernel.shapes import OTHER_NODE, endpoint, port, terminating
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from agent.demo.testbed import Testbed
     from tests.kernel.smallcluster import SmallCluster
@@ -225,18 +227,25 @@ def network_behind(bed: Testbed) -> Iterator[None]:
         iptables(bed.client, "nft", "-D", *rule, family=family)
 
 
-def test_every_cell_of_the_table(cluster: SmallCluster) -> None:
+@pytest.mark.parametrize("layout", ["flat", "tree"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_every_cell_of_the_table(
+    clusters: Callable[[str, str], SmallCluster], backend: str, layout: str
+) -> None:
     """Each combination of endpoints, policy, address and origin has the documented outcome.
 
-    In both families, by TCP and UDP. Behind each node port listens something of the node's own,
-    which must never be what answers.
+    In both families, by TCP and UDP, whatever the layout of the rules. Behind each node port
+    listens something of the node's own, which must never be what answers.
     """
+    cluster = clusters(backend, layout)
     ports = [30000 + number for number in range(1, len(CASES) + 1)]
     decoy = load.start_server(cluster.bed.node, "decoy", ports=ports, protocols=PROTOCOLS)
     with decoy, cluster.putting(*objects(cluster.bed)), network_behind(cluster.bed):
         decoy.wait_ready()
+        branches = "TREE" in str(cluster.agent.tables()["nat"])
         found = measure(cluster)
 
+    assert branches is (layout == "tree")
     wrong = {
         " ".join(key): "\n".join(
             difflib.unified_diff(
