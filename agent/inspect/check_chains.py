@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from agent.inspect.findings import Finding, Wrong
 from agent.inspect.packet import split_endpoint
-from agent.inspect.survey import comment_of, is_plain, suffix
+from agent.inspect.survey import comment_of, is_lottery, is_plain, suffix
 from agent.inspect.tables import target_name
 from agent.rules import names
 from agent.rules.names import service_hash
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from agent.inspect.survey import Survey
     from agent.inspect.tables import Chain, Entry
     from agent.rules.rule import Rule
-
-_LOTTERIES = (names.SVC, names.SVL)
 
 
 class Reporter:
@@ -57,7 +55,7 @@ def check_service_chains(survey: Survey) -> Iterator[Finding]:
         report = Reporter(survey, chain)
         if name.startswith(names.SEP):
             yield from _check_endpoint(report)
-        elif name.startswith(_LOTTERIES):
+        elif is_lottery(name):
             yield from _check_lottery(report)
         elif name.startswith(names.EXT):
             yield from _check_external(report)
@@ -260,7 +258,7 @@ def _check_external(report: Reporter) -> Iterator[Finding]:
     mine = suffix(report.chain.name)
     targets = [target_name(entry.rule.target) for entry in report.chain.entries]
     for entry, target in zip(report.chain.entries, targets, strict=True):
-        if target.startswith(_LOTTERIES):
+        if is_lottery(target):
             if suffix(target) != mine:
                 text = f"it leads to {target}, which is another Service's"
                 expected = target[: -len(mine)] + mine
@@ -271,7 +269,7 @@ def _check_external(report: Reporter) -> Iterator[Finding]:
         text = "no packet is marked for masquerading: answers would not come back through here"
         yield report(Wrong.MASQUERADE_MISSING, text, expected=f"-j {names.MARK_MASQ}")
     last = report.chain.entries[-1] if report.chain.entries else None
-    always = last is not None and is_plain(last.rule.matches) and targets[-1].startswith(_LOTTERIES)
+    always = last is not None and is_plain(last.rule.matches) and is_lottery(targets[-1])
     if not always and report.service not in report.survey.refused:
         text = "packets fall through the chain: its last rule does not lead to endpoints"
         yield report(Wrong.FALLS_THROUGH, text, last, f"-j {names.SVC}{mine} or {names.SVL}{mine}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agent.inspect.findings import Finding, Wrong
-from agent.inspect.survey import comment_of, service_in, suffix
+from agent.inspect.survey import comment_of, is_lottery, service_in, suffix
 from agent.inspect.tables import EXTENSIONS, target_name
 from agent.rules import names
 from agent.rules.names import service_hash
@@ -114,7 +114,7 @@ def _check_contradictions(survey: Survey) -> Iterator[Finding]:
     served = {
         (p.protocol, p.address, p.port): p
         for p in survey.portals
-        if p.table == "nat" and p.target.startswith((names.SVC, names.SVL))
+        if p.table == "nat" and is_lottery(p.target)
     }
     for portal in survey.portals:
         if portal.root != names.SERVICES or portal.table != "filter":

@@ -171,7 +171,7 @@ class _Comparison:
             if change is not None:
                 changed = True
                 yield change
-        if act is Act.CREATE and not changed:
+        if act is not Act.CHANGE and not changed:
             yield Change(act, table, chain)
         tail = theirs.get("", [])
         last = len(entries) - len(tail)
@@ -203,13 +203,15 @@ class _Comparison:
                 ours = names.is_tree_chain(name) or (
                     table == "nat" and names.is_service_chain(name)
                 )
-                if ours and (table, name) not in wanted:
-                    removed = tuple(Line(entry.text, entry.number) for entry in chain.entries)
-                    yield Change(Act.DELETE, table, name, self._owner(chain), removed)
+                if not ours or (table, name) in wanted:
+                    continue
+                if names.is_tree_chain(name):
+                    yield from self._by_owner(Act.DELETE, table, name, (), chain.entries)
+                    continue
+                removed = tuple(Line(entry.text, entry.number) for entry in chain.entries)
+                yield Change(Act.DELETE, table, name, self._owner(chain), removed)
 
     def _owner(self, chain: Chain) -> str:
-        if names.is_tree_chain(chain.name):
-            return ""
         named = self._survey.service_of(chain.name) or self._known.get(suffix(chain.name), "")
         return named or next((n for e in chain.entries if (n := _named(e.rule))), "")
 

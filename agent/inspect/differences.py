@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from agent.inspect.compare import Act, Change, Line, owner_name, without_dice
 from agent.inspect.findings import Finding, Wrong
+from agent.inspect.survey import is_lottery
 from agent.inspect.tables import target_name
 from agent.rules import names
 from agent.rules.parse import read_rule
@@ -139,7 +140,7 @@ class _Differences:
     def _changed(self, changes: Sequence[Change]) -> Iterator[Finding]:
         told: set[str] = set()
         for change in changes:
-            if change.chain.startswith((names.SVC, names.SVL)):
+            if is_lottery(change.chain):
                 yield from self._lottery(change, told)
             elif not change.chain.startswith(names.SEP):
                 yield from self._rules_of(change, change.removed, change.added)

@@ -19,6 +19,7 @@ from agent.rules.rule import (
     ConntrackState,
     Destination,
     DestinationPort,
+    DestinationPorts,
     InInterface,
     Mark,
     Nfacct,
@@ -138,6 +139,10 @@ def _in_any(cidrs: str, address: str) -> bool:
 
 def _destination_port(match: DestinationPort, view: View) -> bool:
     return view.fate.port == match.port
+
+
+def _destination_ports(match: DestinationPorts, view: View) -> bool:
+    return match.first <= view.fate.port <= match.last
 
 
 def _in_interface(match: InInterface, view: View) -> bool | str:
@@ -374,6 +379,7 @@ _JUDGES: dict[type, Callable[..., bool | Fraction | str]] = {
     Source: _source,
     Destination: _destination,
     DestinationPort: _destination_port,
+    DestinationPorts: _destination_ports,
     InInterface: _in_interface,
     AddressType: _address_type,
     Mark: _mark,

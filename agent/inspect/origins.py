@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from agent.inspect.survey import is_lottery
 from agent.inspect.tables import target_name
 from agent.rules import names
 from agent.rules.rule import Destination, InInterface, Source
@@ -78,10 +79,10 @@ def pods_of(survey: Survey) -> Pods:
 def _telling(survey: Survey) -> Iterator[Rule]:
     """Rules that treat pods differently from others: marking, and bypassing a policy."""
     for name, chain in survey.tables.tables.get("nat", {}).items():
-        if name.startswith((names.SVC, names.SVL, names.EXT)):
+        if is_lottery(name) or name.startswith(names.EXT):
             for entry in chain.entries:
                 target = target_name(entry.rule.target)
-                if target == names.MARK_MASQ or target.startswith(names.SVC):
+                if target == names.MARK_MASQ or is_lottery(target):
                     yield entry.rule
 
 

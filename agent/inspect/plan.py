@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from agent.inspect.compare import Act, Change, Line
-from agent.inspect.survey import comment_of, service_in
+from agent.inspect.survey import comment_of, is_lottery, service_in
 from agent.inspect.tables import target_name
 from agent.rules import names
 from agent.rules.parse import canonical, read_rule
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 #: The group of what is no single Service's.
 SHARED = ""
-_LOTTERIES = (names.SVC, names.SVL)
 
 
 class Item(msgspec.Struct, frozen=True):
@@ -150,7 +149,7 @@ def _items(survey: Survey, change: Change, *, shared: bool) -> Iterator[Item]:
         yield from _shared_items(change)
     elif change.chain.startswith(names.SEP):
         yield _endpoint_item(survey, change)
-    elif change.chain.startswith(_LOTTERIES):
+    elif is_lottery(change.chain):
         yield from _lottery_items(change)
     elif not names.is_service_chain(change.chain):
         yield from (Item(Act.DELETE, _portal(line)) for line in change.removed)

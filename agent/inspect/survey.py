@@ -192,6 +192,14 @@ def _portal(table: str, root: str, chain: str, entry: Entry, target: str) -> Por
     return Portal(table, root, chain, entry, comment, service, protocol, address, port, target)
 
 
+def is_lottery(chain: str) -> bool:
+    """Whether the chain's rules share connections out over endpoints.
+
+    The name of a branch of a dispatch tree may begin like that of one.
+    """
+    return chain.startswith((names.SVC, names.SVL)) and not names.is_tree_chain(chain)
+
+
 def service_in(comment: str) -> str:
     """The service port that a comment names; empty if it names none."""
     first, _, rest = comment.partition(" ")

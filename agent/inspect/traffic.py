@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _HASH = 16
 _DICE = {"SVC", "SVL"}
-_PORTALS = {"SER", "NOD", "TRE"}  # SERVICES, NODEPORTS, TREE
+_PORTALS = {"SER", "NOD"}  # SERVICES, NODEPORTS; trees hang below them
 #: Fewer connections than this for each endpoint tell nothing (the usual rule for chi-square).
 ENOUGH = 5
 #: How unlikely an uneven split must be to be called no chance, over all lotteries together.
@@ -101,7 +101,9 @@ class _Reader:
     def take(self, line: str, start: int) -> None:
         """Take in a rule; ``start`` is where the counters end."""
         kind = line[start + 10 : start + 13]
-        if kind in _DICE:
+        if kind in _PORTALS or line.startswith(names.TREE, start + 5):
+            self._take_portal(line)
+        elif kind in _DICE:
             before, _, target = line.rpartition(" -j ")
             if target.startswith(names.SEP):
                 chain = line[start + 5 :].split(" ", 1)[0]
@@ -112,8 +114,6 @@ class _Reader:
             before, _, destination = line.rpartition(" --to-destination ")
             if before:
                 self._endpoints[line[start + 5 :].split(" ", 1)[0]] = destination.strip()
-        elif kind in _PORTALS:
-            self._take_portal(line)
 
     def _take_portal(self, line: str) -> None:
         before, _, target = line.rpartition(" -j ")

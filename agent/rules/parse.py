@@ -21,6 +21,7 @@ from agent.rules.rule import (
     ConntrackState,
     Destination,
     DestinationPort,
+    DestinationPorts,
     Dnat,
     InInterface,
     Jump,
@@ -100,7 +101,8 @@ _RANKS: dict[type, int] = {
     kind: rank
     for rank, kind in enumerate(
         (
-            *(Protocol, Source, Destination, DestinationPort, InInterface, Recent),
+            *(Protocol, Source, Destination, DestinationPort, DestinationPorts),
+            *(InInterface, Recent),
             *(Comment, AddressType, Mark, ConntrackState, Statistic, Nfacct, Other),
         )
     )
@@ -268,6 +270,9 @@ def _comment(value: str, negated: bool) -> Match:  # noqa: FBT001  called by tab
 def _port(value: str, negated: bool) -> Match:  # noqa: FBT001  called by table
     if not negated and is_number(value):
         return DestinationPort(int(value))
+    first, colon, last = value.partition(":")
+    if not negated and colon and is_number(first) and is_number(last):
+        return DestinationPorts(int(first), int(last))
     return Other(f"! --dport {value}" if negated else f"--dport {value}")
 
 

@@ -8,10 +8,14 @@ import pytest
 from agent.inspect.compare import compare
 from agent.inspect.differences import differences, merge
 from agent.inspect.findings import Finding, Wrong
+from agent.inspect.plan import make_plan
 from agent.inspect.tables import read_tables
 from agent.inspect.verify import both_hold, verify
+from agent.rules import names
+from agent.state.store import Store
 from agent.state.values import Family
 from agent.sync.plan import Planner
+from tests.fakes.cluster import NODE, endpoint_slice, service
 from tests.fakes.dumps import IPS, Broken, as_dump, rules_for, sample_store, saved, survey
 from tests.parity.case import build
 from tests.parity.written import load_written
@@ -19,7 +23,8 @@ from tests.parity.written import load_written
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from agent.rules.ruleset import RuleSet
+    from agent.inspect.survey import Survey
+    from agent.rules.ruleset import Layout, RuleSet
 
 SOUND = saved(rules_for(sample_store()))
 WRITTEN = load_written()
@@ -615,3 +620,54 @@ def test_findings_are_plain_values_in_json() -> None:
         "number": 0,
         "expected": '-m comment --comment "kubernetes service portals" -j KUBE-SERVICES',
     }
+
+
+# A tree of many Services ---------------------------------------------------------------------
+
+
+def _many(layout: Layout) -> RuleSet:
+    """Three hundred Services with node ports, in a layout."""
+    store = Store(NODE)
+    numbers = range(300)
+    store.replace_services(
+        [
+            service(
+                f"s{n}",
+                f"10.96.{n // 250}.{n % 250}",
+                type="NodePort",
+                ports=[{"name": "http", "port": 80, "nodePort": 30000 + 5 * n}],
+            )
+            for n in numbers
+        ]
+    )
+    store.replace_slices([endpoint_slice(*IPS, service=f"s{n}") for n in numbers])
+    return rules_for(store, layout=layout)
+
+
+def test_branches_of_a_tree_are_followed() -> None:
+    """The portals of a tree are those of the flat list, it is sound, and orphans are found."""
+    flat, tree = survey(saved(_many("flat"))), survey(saved(_many("tree")))
+
+    def what(held: Survey) -> set[tuple[str, str, str]]:
+        return {(p.root, p.service, p.target) for p in held.portals}
+
+    assert any(names.is_tree_chain(chain) for chain in tree.tables.tables["nat"])
+    assert what(tree) == what(flat)
+    assert verify(tree, tcp_be_liberal=False) == []
+
+    dump = Broken(saved(_many("tree")))
+    branch = dump.drop("-A KUBE-SERVICES .*-j KUBE-SVC-TREE-").rpartition(" ")[2]
+    found = verify(survey(str(dump)), tcp_be_liberal=False)
+    assert (Wrong.ORPHAN_CHAIN, branch) in {(one.kind, one.chain) for one in found}
+
+
+def test_the_same_services_in_another_layout_only_move() -> None:
+    """A plan from flat to tree and back changes no Service."""
+    for before, after in (("flat", "tree"), ("tree", "flat")):
+        held = survey(saved(_many("tree" if before == "tree" else "flat")))
+        rules = _many("tree" if after == "tree" else "flat")
+        changes = compare(held, rules, Planner(rules).jumps())
+        plan = make_plan(held, map(str, rules.services), changes)
+
+        assert plan.moved > 500
+        assert [group.service for group in plan.groups] == [""]
