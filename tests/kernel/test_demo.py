@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -11,7 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from rich.console import Console
 
+from agent.demo import demo
 from agent.demo.namespaces import RUN_DIR
 from tests.kernel.running import BACKENDS, ROOT, until
 from tests.kernel.shim import without_iptables
@@ -94,3 +97,13 @@ def test_what_does_not_hold_is_told(tmp_path: Path) -> None:
     assert "the agent is not ready" in said
     assert "install the iptables package" in said
     assert namespaces_of(process) == []
+
+
+def test_a_claim_that_does_not_hold_fails_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it shows is checked: no split can be fairer than certain, and it says so."""
+    monkeypatch.setattr(demo, "P_MIN", 1.1)
+    shown = io.StringIO()
+    failed = demo.run("nft", Console(file=shown, width=120), connections=90)
+
+    assert failed == ["the split is fair (p > 1.1)"] * 3
+    assert "taken down again" in shown.getvalue()
