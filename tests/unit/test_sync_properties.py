@@ -15,16 +15,18 @@ from unittest import mock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.rules import radix, ruleset
+from agent.rules import names, radix, ruleset
 from agent.rules.ruleset import RuleSet
 from agent.rules.static import LAST_RULE
 from agent.state.store import Store
 from agent.state.values import DetectLocal, Family, NodeView
 from agent.sync import chains
 from agent.sync.apply import Syncer, SyncSettings
+from agent.sync.audit import Audit
 from agent.sync.port import Refusal, RestoreError
 from tests.fakes.cluster import NODE, endpoint, endpoint_slice, key, service
 from tests.fakes.kernel import FakeKernel
+from tests.fakes.kernelpart import RefusedError
 from tests.fakes.walk import DROPPED, REFUSED, Packet, fate
 
 if TYPE_CHECKING:
@@ -344,3 +346,88 @@ def test_any_history_ends_like_one_full_sync(
         assert world.sync("", full=False)
         assert owned(world.kernel) == owned(world.fresh())
         assert LAST_RULE in world.kernel.texts("nat")["KUBE-SERVICES"][-1]
+
+
+@settings(max_examples=40)
+@given(
+    SETUPS,
+    st.lists(st.lists(CHANGES, min_size=1, max_size=4), min_size=1, max_size=4),
+    st.sampled_from(NAMES),
+    st.sampled_from(["own", "commit", "none"]),
+    st.sampled_from(["", "-j KUBE-MARK-MASQ", "-j REJECT", "-m recent", "cluster IP"]),
+)
+def test_whatever_the_kernel_refuses_of_one_service_costs_no_other(
+    setup: Setup, rounds: list[list[tuple[str, Any]]], bad: str, blamed: str, what: str
+) -> None:
+    """Any of its lines, named or not, at any time: at the latest the second attempt goes in, the
+    Service is set aside if it has such a line, and all others work as if nothing was."""
+    with setup.limits():
+        world = World(setup)
+        world.kernel.on_commit = lambda _table: None
+        world.kernel.refuse(f"shop/{bad}:.*{what}", names=blamed)
+        for changes in rounds:
+            for operation, argument in changes:
+                world.change(operation, argument)
+            with contextlib.suppress(RestoreError):
+                world.syncer.sync(world.store)
+            if world.syncer.needs_full:
+                world.syncer.sync(world.store)
+            expected = fates(world.fresh())
+            for (name, packet), found, will in zip(
+                PACKETS, fates(world.kernel), expected, strict=True
+            ):
+                assert found == will or name == bad, (packet, found, will)
+            assert world.syncer.quarantine.entries.keys() <= {key(bad)}
+
+
+TAMPERING = st.tuples(
+    st.sampled_from(["-F", "-D", "-A", "-I", "-E"]), st.integers(0, 999), st.integers(0, 9)
+)
+
+
+@settings(max_examples=60)
+@given(SETUPS, st.lists(CHANGES, max_size=8), st.lists(TAMPERING, min_size=1, max_size=3))
+def test_an_audit_finds_whatever_was_changed(
+    setup: Setup, changes: list[tuple[str, Any]], tampering: list[tuple[str, int, int]]
+) -> None:
+    """Rules deleted, added and moved, chains emptied and renamed: found exactly if something of
+    ours is different, and repaired by a full sync."""
+    with setup.limits():
+        world = World(setup)
+        for operation, argument in changes:
+            world.change(operation, argument)
+        world.kernel.on_commit = lambda _table: None
+        world.syncer.sync(world.store)
+        audit = Audit(world.syncer)
+        assert audit.run() == []
+        before = owned(world.kernel)
+        for verb, which, position in tampering:
+            tamper(world.kernel, verb, which, position)
+        different = owned(world.kernel) != before
+        found = audit.run()
+
+        assert bool(found) == different
+        world.syncer.sync(world.store, full=True)
+        if not any(verb == "-E" for verb, _, _ in tampering):  # the other name stays
+            assert owned(world.kernel) == before
+        assert audit.run() == []
+
+
+def tamper(kernel: FakeKernel, verb: str, which: int, position: int) -> None:
+    """Change one of our chains, if there is what to change."""
+    for table in ("nat", "filter"):
+        chains = [chain for chain in sorted(kernel.rules(table)) if chain.startswith("KUBE-")]
+        chains = [chain for chain in chains if chain not in {*UNORDERED, names.CANARY}]
+        if not chains:
+            continue
+        chain = chains[which % len(chains)]
+        rules = len(kernel.rules(table)[chain])
+        line = {
+            "-F": f"-F {chain}",
+            "-D": f"-D {chain} {position % rules + 1}" if rules else f"-F {chain}",
+            "-A": f"-A {chain} -s 203.0.113.9 -j RETURN",
+            "-I": f"-I {chain} -s 203.0.113.9 -j RETURN",
+            "-E": f"-E {chain} OTHER-{which}-{position}",
+        }[verb]
+        with contextlib.suppress(RefusedError):
+            kernel.tamper(table, line)
