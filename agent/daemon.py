@@ -39,6 +39,8 @@ from agent.serve.metrics import Metrics
 from agent.serve.nodeports import HealthCheckPorts
 from agent.serve.report import MeteredKernel, Reporter
 from agent.serve.routes import metrics_route, probe_routes
+from agent.serve.status import StatusRecorder, agent_facts
+from agent.serve.statuspage import status_routes
 from agent.state.flows import UdpServices
 from agent.state.healthports import HealthPorts
 from agent.state.node import NodeInfo, NodeSettings, node_view, wants_localnet
@@ -125,6 +127,7 @@ class _Agent:
         self._sweeper = FlowSweeper(_SweepReports(self._metrics), self._died)
         self._source = self._make_source()
         self._reporter = self._make_reporter()
+        self._status = self._make_status(families)
         self._controller = self._make_controller(families)
 
     def close(self) -> None:
@@ -256,6 +259,11 @@ class _Agent:
             watches_node=not self._config.manifests,
         )
 
+    def _make_status(self, families: tuple[Family, ...]) -> StatusRecorder:
+        source = "manifests" if self._config.manifests else "the API server"
+        facts = agent_facts(self._settings.name, source, self._capabilities)
+        return StatusRecorder(self._reporter, facts, families)
+
     def _make_controller(self, families: tuple[Family, ...]) -> Controller:
         store = Store(self._settings.name)
         self._metrics.read_store_rebuilds(lambda: float(store.rebuilds))
@@ -267,7 +275,7 @@ class _Agent:
             tracks=[self._track(family, self._settings) for family in families],
             settings=self._settings,
             facts=self._facts,
-            observer=self._reporter,
+            observer=self._status,
             clock=time.monotonic,
         )
 
@@ -342,7 +350,10 @@ class _Agent:
             yield HttpServer(
                 "metrics",
                 self._config.metrics_bind_address,
-                {"/metrics": metrics_route(self._metrics.registry)},
+                {
+                    "/metrics": metrics_route(self._metrics.registry),
+                    **status_routes(self._status.snapshot),
+                },
                 hard_fail=hard,
                 on_bind_failure=lambda: self._metrics.bind_failed("metrics"),
             )

@@ -25,7 +25,7 @@ def cli() -> None:
 
 for _command in (
     *(daemon.run, daemon.init, daemon.probe, daemon.show_config),
-    *(look.verify, look.explain, look.plan, live.top, observe.observe),
+    *(look.verify, look.explain, look.plan, live.top, live.status, observe.observe),
     *(rules.render, rules.cleanup),
     *(about.demo, about.version, about.completion),
 ):

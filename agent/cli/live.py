@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agent.cli.base import CONTEXT, Failure
+from agent.cli.base import CONTEXT, RUNTIME, Failure, load_config
 from agent.cli.look import BLIND, echo
+from agent.config.options import click_options
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from agent.commands.top import Watcher
 
 
@@ -90,3 +93,32 @@ def _watch(watcher: Watcher, interval: float, *, endpoints: bool) -> None:
                 text.append(f"{line}\n", style=style)
             live.update(text, refresh=True)
             time.sleep(interval)
+
+
+@click.command(context_settings=CONTEXT)
+@click.option("--url", default="", help="Of the agent; by default its metricsBindAddress here.")
+@click.option("--timeout", default=3.0, show_default=True, help="Seconds.")
+@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+@click_options()
+def status(config: Path | None, url: str, timeout: float, output: str, **flags: Any) -> None:
+    """Show what a running agent does, and why.
+
+    Backend, versions, the last syncs and why they ran, what waits, Services that were set aside
+    and why, counters. The same is on /statusz, as a page for a browser.
+
+    \b
+    Example: onenth status
+    Example: onenth status --url http://127.0.0.1:10249 -o json
+    """
+    from agent.commands.status import StatusError, as_text, decode, default_url, fetch
+
+    loaded = load_config(config, flags)
+    try:
+        body = fetch(url or default_url(loaded.config), timeout)
+        found = decode(body)
+    except StatusError as error:
+        raise Failure(str(error), RUNTIME) from error
+    if output == "json":
+        click.echo(body.decode())
+    else:
+        echo(as_text(found))
