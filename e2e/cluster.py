@@ -120,6 +120,9 @@ class Agents(Protocol):
     def images(self) -> set[str]:
         """The images that run."""
 
+    def command(self, node: str, *argv: str) -> list[str]:
+        """The command that runs a program in the agent's own container, with its rights."""
+
     def metrics(self, node: str) -> str:
         """Its /metrics."""
 

@@ -137,10 +137,12 @@ class Docker:
 
     def build(self) -> None:
         """Build the project's image from its Dockerfile, and a next one from that."""
-        if not self.has_image(BASE):
+        if not self.has_image(BASE) and shutil.which("debootstrap", path=_path()):
             self._make_base()
         # A build needs this machine's network: a daemon that was started here has no other.
         common = ("build", "--quiet", "--network", "host")
+        # kind cannot load an image that brings attestations beside itself.
+        self.env["BUILDX_NO_DEFAULT_ATTESTATIONS"] = "1"
         self(
             *common, "--tag", IMAGE, "--build-arg", f"VERSION={__version__}",
             "--build-arg", f"REVISION={_revision()}", str(ROOT), timeout=900,

@@ -119,6 +119,26 @@ def test_the_api_server_answers_through_its_service(cluster: Cluster, web: Workl
     assert ssl.HAS_TLSv1_3
 
 
+def test_the_agent_finds_its_own_rules_sound(
+    cluster: Cluster, web: Workload, service: Service
+) -> None:
+    """``onenth verify`` in the agent's container: right by themselves and by the API's objects."""
+    assert service.name == web.name
+    for node in cluster.nodes:
+        done = run(*cluster.agents.command(node, "onenth", "verify"), check=False)
+        assert "compared with the API server" in done.stdout
+        assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "sound"), done.stdout
+
+
+def test_the_agent_explains_a_service(cluster: Cluster, service: Service) -> None:
+    """``onenth explain`` in the agent's container names each endpoint's exact chance."""
+    command = cluster.agents.command(
+        cluster.nodes[0], "onenth", "explain", f"{service.namespace}/{service.name}:tcp"
+    )
+    done = run(*command, check=False)
+    assert done.stdout.count("1/3") >= 3, done.stdout + done.stderr
+
+
 def test_a_service_without_endpoints_refuses_at_once(cluster: Cluster) -> None:
     """Without a pod a connection is refused, not left to a timeout; with one it works."""
     empty = cluster.workload("empty", 1)

@@ -24,11 +24,17 @@ import pathlib, sys, sysconfig
 sys.exit(not pathlib.Path(sysconfig.get_path("include"), "Python.h").exists())
 EOF
 fi
-if [ "$what" = e2e ] && ! docker info >/dev/null 2>&1; then
-  need docker docker.io
-  need dockerd docker.io
-  need debootstrap debootstrap
-  [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || missing+=(debian-archive-keyring)
+if [ "$what" = e2e ]; then
+  if ! docker info >/dev/null 2>&1; then
+    need docker docker.io
+    need dockerd docker.io
+  fi
+  # Without a registry the base image is made from packages.
+  if ! docker image inspect debian:trixie-slim >/dev/null 2>&1 \
+    && ! timeout 60 docker pull --quiet debian:trixie-slim >/dev/null 2>&1; then
+    need debootstrap debootstrap
+    [ -e /usr/share/keyrings/debian-archive-keyring.gpg ] || missing+=(debian-archive-keyring)
+  fi
 fi
 if [ "${#missing[@]}" -gt 0 ]; then
   if [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null 2>&1; then

@@ -118,6 +118,11 @@ class KubeAgents:
         """See ``Agents``."""
         return {pod["spec"]["containers"][0]["image"] for pod in self._pods() if is_ready(pod)}
 
+    def command(self, node: str, *argv: str) -> list[str]:
+        """See ``Agents``."""
+        name = self._pod(node)["metadata"]["name"]
+        return [*self._kubectl.prefix, "-n", SYSTEM, "exec", "-i", name, "--", *argv]
+
     def metrics(self, node: str) -> str:
         """See ``Agents``."""
         return self._get(node, _METRICS, "metrics")[1]

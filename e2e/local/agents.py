@@ -124,9 +124,9 @@ class LocalAgents:
             self._docker.inspect(self._container(node))["Image"] for node in self._machines.nodes
         }
 
-    def container(self, node: str) -> str:
-        """Name of the agent's container on a node."""
-        return self._container(self._node(node))
+    def command(self, node: str, *argv: str) -> list[str]:
+        """See ``Agents``."""
+        return ["docker", "exec", "--interactive", self._container(self._node(node)), *argv]
 
     def metrics(self, node: str) -> str:
         """See ``Agents``."""
