@@ -11,12 +11,16 @@ habits would break a node agent, and are mended here:
   file is looked at before every request, and read when it has changed.
 - urllib3 retries by itself, and sleeps for as long as Retry-After says. Here nothing retries
   but the reflectors, which can be stopped.
+
+A fourth costs memory: importing any part of the package imports all of it (``_import_in_parts``).
 """
 
 from __future__ import annotations
 
 import os
+import sys
 import threading
+from importlib.util import find_spec, module_from_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -64,6 +68,7 @@ def make_client(
     """
     if api_server is not None:
         api_server = _checked_url(api_server)
+    _import_in_parts()
     if kubeconfig is not None:
         identity = _from_kubeconfig(Path(kubeconfig), context)
     elif context is not None:
@@ -95,6 +100,19 @@ def renew_credentials(client: ApiClient) -> None:
     hook = client.configuration.refresh_api_key_hook
     if isinstance(hook, Identity):
         hook.renew(client.configuration)
+
+
+def _import_in_parts() -> None:
+    """Let parts of the official client be imported without all others.
+
+    Its package imports websockets, leader election, a dynamic client and, through kubeconfigs,
+    OAuth: 6 MB, of which a pod needs nothing. So the package stands there without having been run,
+    unless somebody has imported it already.
+    """
+    if "kubernetes" not in sys.modules:
+        spec = find_spec("kubernetes")
+        if spec is not None:
+            sys.modules["kubernetes"] = module_from_spec(spec)
 
 
 class Identity:
