@@ -166,6 +166,9 @@ def _end_of_group(words: list[str], position: int) -> int:
 def _read_unknown(words: list[str], position: int, matches: list[Match]) -> int:
     """An option that only other programs use, with its values."""
     at = position + (words[position] == "!")
+    if words[at] == "[unsupported":  # a tool about what a newer one wrote: "[unsupported revision]"
+        matches.append(Other(join(words[position : at + 2])))
+        return at + 2
     if not words[at].startswith("--") and words[at] not in _GENERIC:
         raise ParseError(f"{words[at]!r} stands where an option should")
     end = at + 1
@@ -362,12 +365,24 @@ def _set_xmark(value: str) -> Target:
     return OtherTarget(f"-j MARK --set-xmark {value}")
 
 
+def understood(text: str) -> Rule | None:
+    """The canonical rule; None for text that cannot be read, which is no rule of ours.
+
+    An old tool prints words of its own for what a newer one has written, such as ``[unsupported
+    revision]``; nobody's rules may stop the agent.
+    """
+    try:
+        return canonical(parse_rule(text))
+    except ParseError:
+        return None
+
+
 def equal(ours: Iterable[str], theirs: Iterable[str]) -> bool:
     """Whether two lists of rule texts mean the same rules in the same order.
 
+    Text of theirs that cannot be read is equal to nothing.
+
     Raises:
-        ParseError: one of them is no rule.
+        ParseError: one of ours is no rule.
     """
-    return [canonical(parse_rule(text)) for text in ours] == [
-        canonical(parse_rule(text)) for text in theirs
-    ]
+    return [canonical(parse_rule(text)) for text in ours] == [understood(text) for text in theirs]

@@ -21,9 +21,9 @@ import msgspec
 from agent.cluster.objects import Key
 from agent.rules import names
 from agent.rules.dispatch import ChainId
-from agent.rules.parse import canonical, parse_rule, parse_save
+from agent.rules.parse import ParseError, canonical, parse_save, understood
 from agent.sync.plan import KernelView, Planner, Switch
-from agent.sync.port import Refusal, RestoreError
+from agent.sync.port import ReadError, Refusal, RestoreError
 from agent.sync.setaside import Quarantine, SetAside
 from agent.sync.transaction import Block, Transaction
 
@@ -45,6 +45,18 @@ class Follower(Protocol):
 
     def update(self, records: Sequence[Record]) -> None:
         """Take in records that changed."""
+
+
+def read_table(kernel: Kernel, table: str) -> dict[str, list[str]]:
+    """A table's chains and rules.
+
+    Raises:
+        ReadError: it could not be read, or is not what the tool prints.
+    """
+    try:
+        return parse_save(kernel.save(table)).get(table, {})
+    except ParseError as error:
+        raise ReadError(f"reading table {table}: {error}") from error
 
 
 class SyncSettings(msgspec.Struct, frozen=True):
@@ -173,7 +185,7 @@ class Syncer:
 
     def _view(self) -> KernelView:
         self.kernel.confirm()  # what others did before this counts for nothing: all is written
-        filters = parse_save(self.kernel.save("filter")).get("filter", {})
+        filters = read_table(self.kernel, "filter")
         chains = [("nat", chain) for chain in self.kernel.chains("nat")]
         chains += [("filter", chain) for chain in filters]
         return KernelView(
@@ -196,7 +208,7 @@ class Syncer:
         jumps = self.planner.jumps()
         present = {
             (table, source): [
-                canonical(parse_rule(line.partition(f"-A {source} ")[2]))
+                understood(line.partition(f"-A {source} ")[2])
                 for line in self.kernel.chain(table, source) or ()
             ]
             for table, source in {(jump.table, jump.source) for jump in jumps}

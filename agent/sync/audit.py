@@ -24,9 +24,10 @@ import msgspec
 
 from agent.cluster.objects import Key
 from agent.rules import names
-from agent.rules.parse import equal, parse_save
+from agent.rules.parse import equal
 from agent.rules.ruleset import own_chains
 from agent.rules.static import BASE_CHAINS, CANARY_TABLES
+from agent.sync.apply import read_table
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -210,7 +211,7 @@ class Audit:
     def _read(self, table: str, chains: Collection[str]) -> dict[str, list[str]]:
         kernel = self._syncer.kernel
         if len(chains) > _ONE_BY_ONE:
-            return parse_save(kernel.save(table)).get(table, {})
+            return read_table(kernel, table)
         found: dict[str, list[str]] = {}
         for chain in chains:
             lines = kernel.chain(table, chain)

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from agent.rules import names
-from agent.rules.parse import canonical, parse_rule
+from agent.rules.parse import canonical, understood
 from agent.rules.static import BASE_CHAINS, CANARY_TABLES, JUMPS
 from agent.sync.apply import PROBE_CHAIN
 from agent.sync.transaction import Block, Line, Transaction
@@ -52,7 +52,7 @@ def removals(saved: Saved) -> list[Transaction]:
             block.lines += [
                 Line(f"-D {chain} {text}")
                 for text in rules
-                if (table, chain, canonical(parse_rule(text))) in jumps
+                if (table, chain, understood(text)) in jumps
             ]
         shared = [chain for chain in chains if is_ours(table, chain)]
         if table == "nat":

@@ -25,7 +25,7 @@ import msgspec
 from agent.cluster.objects import Key
 from agent.rules import names
 from agent.rules.dispatch import ChainId
-from agent.rules.parse import canonical, parse_rule
+from agent.rules.parse import understood
 from agent.rules.ruleset import ServiceChains, own_chains
 from agent.rules.service import Place, Portal
 from agent.rules.static import (
@@ -268,6 +268,6 @@ def _texts(services: Iterable[list[Portal]], root: str) -> set[str]:
 
 def _known(view: KernelView, root: str, wanted: set[str]) -> Standing:
     """What the kernel holds below a dispatch chain, in our words where we write the same."""
-    ours = {canonical(parse_rule(text)): text for text in wanted}
+    ours = {understood(text): text for text in wanted}
     texts = below(view.filters, root)
-    return Standing({ours.get(canonical(parse_rule(text)), text) for text in texts}, wanted)
+    return Standing({ours.get(understood(text), text) for text in texts}, wanted)

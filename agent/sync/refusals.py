@@ -16,8 +16,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from agent.rules import names
-from agent.rules.parse import parse_rule
-from agent.rules.rule import Destination, DestinationPort, Jump, Protocol
+from agent.rules.parse import parse_rule, understood
+from agent.rules.rule import Destination, DestinationPort, Jump, Other, Protocol
 from agent.sync.chains import write_chain
 from agent.sync.transaction import Block
 
@@ -107,14 +107,21 @@ class Refusals:
 
 
 def below(filters: Mapping[str, list[str]], root: str) -> Iterator[str]:
-    """Rules below a dispatch chain, through branches of a tree, as the kernel words them."""
+    """Rules below a dispatch chain, through branches of a tree, as the kernel words them.
+
+    Only those that this agent, or kube-proxy, may have written.
+    """
     seen = {root}
     chains = [root]
     while chains:
         for text in filters.get(chains.pop(), ()):
-            target = parse_rule(text).target
-            if not isinstance(target, Jump) or not names.is_tree_chain(target.target):
-                yield text
-            elif target.target not in seen:
-                seen.add(target.target)
-                chains.append(target.target)
+            rule = understood(text)
+            if rule is None or any(isinstance(match, Other) for match in rule.matches):
+                continue
+            match rule.target:
+                case Jump(target) if names.is_tree_chain(target):
+                    if target not in seen:
+                        seen.add(target)
+                        chains.append(target)
+                case Jump():
+                    yield text

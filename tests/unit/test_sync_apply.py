@@ -11,7 +11,8 @@ from agent.rules.static import JUMPS
 from agent.state.store import Store
 from agent.state.values import Family, NodeView
 from agent.sync.apply import PROBE_CHAIN, Outcome, Syncer, SyncSettings
-from agent.sync.port import ReadError, Refusal, RestoreError
+from agent.sync.audit import Audit
+from agent.sync.port import ReadError, Refusal, RestoreError, Wrapped
 from tests.fakes.cluster import NODE, endpoint_slice, key, service
 from tests.fakes.kernel import FakeKernel
 
@@ -523,3 +524,58 @@ def test_a_large_cluster_deletes_once_in_a_while() -> None:
         outcome = world.sync()
         assert (outcome.full, outcome.deleted) == (False, 0)
         assert world.as_one()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "-m conntrack [unsupported revision] -j ACCEPT",
+        '-d 10.96.0.1/32 -p tcp -m tcp --dport 80 -m string --string "-m" -j REJECT',
+        "what a later tool prints",
+    ],
+)
+@pytest.mark.parametrize("chain", ["OUTPUT", "FORWARD", "KUBE-SERVICES", "KUBE-FORWARD"])
+def test_a_rule_that_cannot_be_read_stops_nobody(text: str, chain: str) -> None:
+    """Rules of other programs, or of other versions, are none of ours: syncs and audits go on."""
+
+    class Odd(Wrapped):
+        """A kernel that holds one more rule in a chain of the filter table."""
+
+        def save(self, table: str) -> str:
+            odd = f"-A {chain} {text}\nCOMMIT" if table == "filter" else "COMMIT"
+            return super().save(table).replace("COMMIT", odd)
+
+        def chain(self, table: str, name: str) -> list[str] | None:
+            lines = super().chain(table, name)
+            mine = lines is not None and (table, name) == ("filter", chain)
+            return [*(lines or ()), f"-A {chain} {text}"] if mine else lines
+
+    world = World(backend="legacy")  # there is nothing but text to go by
+    world.put("web", 1, "10.0.0.1")
+    world.sync()
+    world.syncer.kernel = Odd(world.kernel)
+    world.store.put_slice(endpoint_slice())
+    world.sync(full=True)
+    world.store.put_slice(endpoint_slice("10.0.0.1"))
+    world.sync(full=True)
+    found = Audit(world.syncer).run()
+
+    assert world.as_one()
+    assert [(one.chain, one.what) for one in found] == (
+        [(chain, "changed")] if chain.startswith("KUBE-") else []
+    )
+
+
+def test_a_text_that_is_no_table_is_a_failed_read(world: World) -> None:
+    """Half an output is not taken for a table with less in it; the sync is tried again."""
+
+    class Cut(Wrapped):
+        def save(self, table: str) -> str:
+            return super().save(table).partition("COMMIT")[0]
+
+    world.syncer.kernel = Cut(world.kernel)
+    with pytest.raises(ReadError, match="reading table filter"):
+        world.sync(full=True)
+    world.syncer.kernel = world.kernel
+    world.sync()
+    assert world.as_one()
