@@ -229,6 +229,7 @@ def _copy_settings(tree: Path) -> None:
     certificates = Path("/etc/ssl/certs/ca-certificates.crt")
     if certificates.is_file():
         # Not in the place of Debian's own: installing ca-certificates would write over it.
+        (tree / "etc/ssl").mkdir(exist_ok=True)
         shutil.copy(certificates, tree / "etc/ssl/host-certificates.crt")
         settings["cert"] = "/etc/ssl/host-certificates.crt"
     for name in ("constraint", "find-links", "extra-index-url"):
