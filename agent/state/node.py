@@ -169,9 +169,13 @@ def _detector(
 
 
 def _by_cidr(family: Family, cidrs: Iterable[str]) -> tuple[DetectLocal | None, str]:
+    """The first range of the family; one that holds everything tells nobody apart.
+
+    iptables-nft even refuses the negation of such a range, and with it all rules.
+    """
     for text in cidrs:
         parsed = parse_cidr(text)
-        if parsed is not None and parsed[0] is family:
+        if parsed is not None and parsed[0] is family and prefix_length(parsed[1]):
             return DetectLocal.CIDR, parsed[1]
     return None, ""
 

@@ -112,6 +112,12 @@ def test_addresses_of_the_node_by_family() -> None:
         ),
         # No range must never become an empty -s (faults 9).
         ({"detect_mode": "ClusterCIDR", "cluster_cidrs": ("", "x")}, (None, ""), (None, "")),
+        # A range that holds everything tells nobody apart, and nft refuses its negation.
+        (
+            {"detect_mode": "ClusterCIDR", "cluster_cidrs": ("0.0.0.0/0", "::/0", "10.0.0.0/8")},
+            (DetectLocal.CIDR, "10.0.0.0/8"),
+            (None, ""),
+        ),
         (
             {"detect_mode": "NodeCIDR", "cluster_cidrs": ("10.64.0.0/10",)},
             (DetectLocal.CIDR, "10.64.1.0/24"),
