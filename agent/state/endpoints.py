@@ -14,7 +14,7 @@ import msgspec
 
 from agent.cluster.objects import LABEL_SERVICE_NAME, Key, key_of
 from agent.state.addresses import parse_ip
-from agent.state.services import PROTOCOLS, Problem, is_port
+from agent.state.services import PROTOCOLS, Problem, is_port, problems_of
 from agent.state.values import Endpoint, Family
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def slice_state(
         ports=_ports(endpoint_slice, texts.append),
         addresses=_addresses(endpoint_slice, family, node_name, texts.append),
     )
-    return state, tuple(Problem(key, text) for text in dict.fromkeys(texts))
+    return state, problems_of(key, texts)
 
 
 def _ports(

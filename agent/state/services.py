@@ -25,6 +25,8 @@ PROTOCOLS = {"TCP": "tcp", "UDP": "udp", "SCTP": "sctp"}
 #: API default of sessionAffinityConfig.clientIP.timeoutSeconds, and its upper bound.
 AFFINITY_DEFAULT = 10800
 AFFINITY_MAX = 86400
+_MOST_PROBLEMS = 10
+_LONGEST_TEXT = 160
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
@@ -36,6 +38,16 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 Report = Callable[[str], None]
+
+
+def problems_of(key: Key, texts: Iterable[str]) -> tuple[Problem, ...]:
+    """Problems of an object, each once; few and short, however much is wrong with it."""
+    found = list(dict.fromkeys(texts))
+    named, more = found[:_MOST_PROBLEMS], len(found) - _MOST_PROBLEMS
+    if more > 0:
+        named.append(f"and {more} more")
+    short = (t if len(t) <= _LONGEST_TEXT else f"{t[:_LONGEST_TEXT]}..." for t in named)
+    return tuple(Problem(key, text) for text in short)
 
 
 def is_label(text: str) -> bool:
@@ -64,7 +76,7 @@ def service_ports(
         else:
             for family in Family:
                 ports[family] = _family_ports(service, family, texts.append)
-    return ports, tuple(Problem(key, text) for text in dict.fromkeys(texts))
+    return ports, problems_of(key, texts)
 
 
 def _is_proxied(service: Service) -> bool:
