@@ -138,6 +138,65 @@ def test_it_starts_in_less_than_a_second(docker: Docker, container: str, folder:
     assert min(times) < 1.0, times
 
 
+def test_init_sets_what_the_agent_may_not(docker: Docker, container: str) -> None:
+    """As a privileged init container it writes kernel settings; without privilege it says so."""
+    docker(
+        "run", "--detach", "--name", container, "--network", "none", "--entrypoint", "sleep",
+        IMAGE, "60",
+    )  # fmt: skip
+    command = (
+        "run", "--rm", "--network", f"container:{container}", "--read-only",
+        "--env", "ONENTH_CONNTRACK_MAX_PER_CORE=0",
+    )  # fmt: skip
+    name = "net/ipv4/conf/all/route_localnet"
+    refused = docker(*command, "--cap-drop", "ALL", IMAGE, "init")
+    assert f"{name}: wanted 1, was 0, refused" in refused
+    written = docker(*command, *docker.privileged(), IMAGE, "init", "--strict")
+    assert f"{name}: wanted 1, was 0, written" in written
+    assert docker("exec", container, "cat", f"/proc/sys/{name}") == "1\n"
+
+
+def test_observe_looks_at_another_proxys_rules(
+    docker: Docker, container: str, folder: Path
+) -> None:
+    """Beside a proxy it tells that all is sound, and then what somebody broke; it mends nothing.
+
+    The proxy is this agent, which looks by itself every 30 s only.
+    """
+    docker(
+        "run", "--detach", "--name", container, "--network", "none", *_RIGHTS,
+        "--volume", f"{folder}:/manifests:ro", IMAGE, "run", "--manifests", "/manifests",
+        "--node-name", "node-1",
+    )  # fmt: skip
+    wait_for("rules", lambda: docker("exec", container, "onenth", "probe", "readyz"))
+    observer = f"{container}-observer"
+    docker(
+        "run", "--detach", "--name", observer, "--network", f"container:{container}", *_RIGHTS,
+        "--volume", f"{folder}:/manifests:ro", IMAGE, "observe", "--manifests", "/manifests",
+        "--node-name", "node-1", "--every", "1", "--healthz-bind-address", "127.0.0.1:10266",
+        "--metrics-bind-address", "127.0.0.1:10269",
+    )  # fmt: skip
+    ask = (
+        "import urllib.request as r;"
+        "print(r.urlopen('http://127.0.0.1:10269/metrics').read().decode())"
+    )
+
+    def metrics() -> str:
+        return docker("exec", observer, "python", "-c", ask)
+
+    try:
+        wait_for("sound", metrics, accept=lambda told: "onenth_observe_sound 1.0" in told)
+        docker(
+            "exec", container, "xtables-nft-multi", "iptables", "-t", "nat", "-F", "KUBE-SERVICES"
+        )
+        told = wait_for("not", metrics, accept=lambda told: "onenth_observe_sound 0.0" in told)
+        assert 'onenth_observe_findings{ip_family="IPv4",kind=' in told
+        rules = docker("exec", container, "xtables-nft-multi", "iptables-save", "-t", "nat")
+        assert "-A KUBE-SERVICES" not in rules
+    finally:
+        docker("rm", "--force", observer)
+
+
 def test_its_health_check_passes_and_it_stops_at_once(
     docker: Docker, container: str, folder: Path
 ) -> None:

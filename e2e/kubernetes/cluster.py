@@ -8,6 +8,7 @@ asks for. All of them use the agent's image, so nothing else has to be pulled.
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import sys
 from typing import TYPE_CHECKING, Any
@@ -79,7 +80,7 @@ class KubeCluster:
     @property
     def description(self) -> str:
         """See ``Cluster``."""
-        version = self.kubectl.get("--raw", "/version")["gitVersion"]
+        version = json.loads(self.kubectl("get", "--raw", "/version"))["gitVersion"]
         nodes = ", ".join(f"{node} ({self.backend(node)})" for node in self.nodes)
         return f"{type(self).__name__}: Kubernetes {version}; {nodes}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import urllib.request
 from typing import TYPE_CHECKING
@@ -45,13 +46,14 @@ def wait_synced(ips: Sequence[str]) -> None:
         host = f"[{ip}]" if ":" in ip else ip
         wait_for(
             f"kube-proxy at {ip} is healthy",
-            lambda host=host: (
-                urllib.request.urlopen(  # type: ignore[misc]
-                    f"http://{host}:{_HEALTHZ}/healthz", timeout=5
-                ).status
-            ),
+            functools.partial(_status, f"http://{host}:{_HEALTHZ}/healthz"),
             accept=lambda status: status == 200,
         )
+
+
+def _status(url: str) -> int:
+    with urllib.request.urlopen(url, timeout=5) as answer:  # noqa: S310  always http
+        return int(answer.status)
 
 
 def stop(kubectl: Kubectl) -> None:

@@ -37,7 +37,11 @@ class KindCluster(KubeCluster):
         self.name = f"onenth-{secrets.token_hex(3)}"
         self._folder = folder
         self._kubeconfig = folder / "kubeconfig"
-        self._create(family)
+        try:
+            self._create(family)
+        except BaseException:
+            self.close()
+            raise
         super().__init__(
             self._kubeconfig,
             "kind",
