@@ -41,6 +41,7 @@ from agent.serve.report import MeteredKernel, Reporter
 from agent.serve.routes import metrics_route, probe_routes
 from agent.serve.status import StatusRecorder, agent_facts
 from agent.serve.statuspage import status_routes
+from agent.serve.traffic import make_traffic
 from agent.state.flows import UdpServices
 from agent.state.healthports import HealthPorts
 from agent.state.node import NodeInfo, NodeSettings, node_view, wants_localnet
@@ -127,7 +128,11 @@ class _Agent:
         self._sweeper = FlowSweeper(_SweepReports(self._metrics), self._died)
         self._source = self._make_source()
         self._reporter = self._make_reporter()
-        self._status = self._make_status(families)
+        facts = agent_facts(config, self._capabilities)
+        self._status = StatusRecorder(self._reporter, facts, families)
+        self._traffic = make_traffic(
+            config.metrics.connections, self._metrics, self._capabilities, families, self._died
+        )
         self._controller = self._make_controller(families)
 
     def close(self) -> None:
@@ -259,11 +264,6 @@ class _Agent:
             watches_node=not self._config.manifests,
         )
 
-    def _make_status(self, families: tuple[Family, ...]) -> StatusRecorder:
-        source = "manifests" if self._config.manifests else "the API server"
-        facts = agent_facts(self._settings.name, source, self._capabilities)
-        return StatusRecorder(self._reporter, facts, families)
-
     def _make_controller(self, families: tuple[Family, ...]) -> Controller:
         store = Store(self._settings.name)
         self._metrics.read_store_rebuilds(lambda: float(store.rebuilds))
@@ -327,6 +327,9 @@ class _Agent:
         self._cleanups.callback(self._ports.stop)
         self._sweeper.start()
         self._cleanups.callback(self._sweeper.stop)
+        if self._traffic is not None:
+            self._traffic.start()
+            self._cleanups.callback(self._traffic.stop)
         watcher = AddressWatcher(lambda _: self._queue.put(FactsChanged()), self._died)
         watcher.start()
         self._cleanups.callback(watcher.stop)

@@ -17,6 +17,7 @@ from agent.state.values import Family
 Backend = Literal["auto", "legacy", "nft"]
 DetectLocalMode = Literal["ClusterCIDR", "NodeCIDR", "BridgeInterface", "InterfaceNamePrefix"]
 Dispatch = Literal["auto", "flat", "tree"]
+ConnectionMetrics = Literal["off", "service", "endpoint"]
 #: Where a value came from; the first wins.
 Source = Literal["flag", "env", "file", "default"]
 
@@ -64,6 +65,12 @@ class Conntrack(msgspec.Struct, frozen=True, rename="camel"):
     udp_stream_timeout: float
 
 
+class MetricsSettings(msgspec.Struct, frozen=True, rename="camel"):
+    """``metrics``."""
+
+    connections: ConnectionMetrics
+
+
 class Logging(msgspec.Struct, frozen=True, rename="camel"):
     """``logging``."""
 
@@ -94,6 +101,7 @@ class Config(msgspec.Struct, frozen=True, rename="camel"):
     iptables: IPTables
     dispatch: Dispatch
     ip_families: tuple[Family, ...]
+    metrics: MetricsSettings
     conntrack: Conntrack
     logging: Logging
     node_ip: tuple[str, ...] = msgspec.field(name="nodeIP")

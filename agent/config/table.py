@@ -255,6 +255,15 @@ SETTINGS: tuple[Setting, ...] = (
         kube_proxy=False,
     ),
     Setting(
+        "metrics.connections",
+        "--metrics-connections",
+        Choice("off", "service", "endpoint"),
+        "off",
+        "Metrics of new and established connections, by Service or also by endpoint; the latter "
+        "are as many series as there are endpoints.",
+        kube_proxy=False,
+    ),
+    Setting(
         "conntrack.maxPerCore",
         "--conntrack-max-per-core",
         Number(0, _MAX_INT32),

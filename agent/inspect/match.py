@@ -212,7 +212,7 @@ def _other(match: Other, view: View) -> bool | Fraction | str:
         answers = [_option(option, whole, view) for option in _options(words)]
         if False in answers:
             return False
-        return True if all(answer is True for answer in answers) else whole
+        return True if answers and all(answer is True for answer in answers) else whole
     return whole
 
 

@@ -76,6 +76,14 @@ class Registry:
         self.collectors.register(metric)
         return metric
 
+    def add(
+        self, collector: Collector, described: Iterable[tuple[str, str, tuple[str, ...], str]]
+    ) -> None:
+        """A collector with metrics of its own: name, type, labels and meaning of each."""
+        for name, kind, labels, meaning in described:
+            self._describe(name, kind, meaning, labels)
+        self.collectors.register(collector)
+
     def _describe(self, name: str, kind: str, help_text: str, labels: Iterable[str]) -> None:
         """Keep what documentation needs."""
         self.descriptions.append(Description(name, kind, tuple(labels), help_text))

@@ -54,6 +54,11 @@ class Metrics:
         """What there is, apart from the process's own, sorted by name."""
         return sorted(self._registry.descriptions, key=lambda one: one.name)
 
+    @property
+    def parts(self) -> Registry:
+        """For what makes metrics of its own (``agent.serve.traffic``)."""
+        return self._registry
+
     def backend(self, name: str, version: str) -> None:
         """Rules go through this iptables."""
         self._backend.clear()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from agent.cluster.feed import Rejected
     from agent.cluster.objects import Key
+    from agent.config.model import Config
     from agent.kernel.iptables import Capabilities
     from agent.state.flows import UdpTable
     from agent.state.node import NodeInfo
@@ -67,19 +68,13 @@ class Facts(msgspec.Struct, frozen=True, rename="camel"):
     python: str
 
 
-def agent_facts(node: str, source: str, capabilities: Capabilities) -> Facts:
-    """What does not change, of this process.
-
-    Args:
-        node: name of the Node.
-        source: where Services come from, in words.
-        capabilities: of this machine.
-    """
+def agent_facts(config: Config, capabilities: Capabilities) -> Facts:
+    """What does not change, of this process."""
     tool = capabilities.tool
     return Facts(
         version=__version__,
-        node=node,
-        source=source,
+        node=config.hostname_override,
+        source="manifests" if config.manifests else "the API server",
         backend=tool.backend.value,
         iptables=".".join(map(str, tool.version)),
         reason=capabilities.reason,

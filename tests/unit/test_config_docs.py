@@ -9,6 +9,7 @@ import pytest
 
 from agent.config.docs import settings_table
 from agent.serve.metrics import Metrics
+from agent.serve.traffic import Reader, TrafficMetrics
 
 DOCS = Path(__file__).parents[2] / "docs"
 BEGIN, END = "<!-- generated: begin -->\n", "<!-- generated: end -->\n"
@@ -17,7 +18,9 @@ BEGIN, END = "<!-- generated: begin -->\n", "<!-- generated: end -->\n"
 def metrics_table() -> str:
     """A Markdown table of every metric of ours."""
     rows = ["| Name | Type | Labels | Meaning |", "| --- | --- | --- | --- |"]
-    for one in Metrics([]).descriptions:
+    metrics = Metrics([])
+    TrafficMetrics(metrics.parts, (), "endpoint", Reader(str, lambda _: ()), print)
+    for one in metrics.descriptions:
         labels = ", ".join(f"`{label}`" for label in one.labels)
         rows.append(f"| `{one.name}` | {one.type} | {labels} | {one.help} |")
     return "\n".join(rows) + "\n"
