@@ -49,10 +49,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Order modules, not tests; a module that is not in the order is a mistake."""
-    items.sort(key=lambda item: ORDER.index(Path(str(item.path)).stem))
-    for item in items:
+    mine = [item for item in items if HERE in item.path.parents]
+    others = [item for item in items if item not in mine]
+    items[:] = others + sorted(mine, key=lambda item: ORDER.index(item.path.stem))
+    for item in mine:
         if item.get_closest_marker("timeout") is None:
-            item.add_marker(pytest.mark.timeout(300))
+            # With the image and the cluster, which the first tests wait for.
+            item.add_marker(pytest.mark.timeout(900))
 
 
 @pytest.fixture(scope="session", name="docker")
@@ -111,7 +114,7 @@ def pytest_runtest_makereport(
     if report.failed:
         cluster = item.config.stash.get(_CLUSTER, None)
         if cluster is not None:
-            name = re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{Path(str(item.path)).stem}-{item.name}")
+            name = re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{item.path.stem}-{item.name}")
             folder = Path(item.config.getoption("--artifacts")) / name
             collect(cluster, folder)
             item.config.stash.setdefault(_FOLDERS, []).append(str(folder))
