@@ -95,6 +95,7 @@ def test_what_was_deleted_while_the_watch_was_down_goes(host: Host, *, as_status
         host.api.compact()
         host.api.cut()
     holds(agent, f"{POD_A}:8080", without=(f"{POD_B}:8080", B))
+    agent.wait_rules(B, gone=True, table="filter")  # without endpoints it is refused, not absent
 
     assert len(host.api.seen("list", "services")) > lists
     assert agent.running
