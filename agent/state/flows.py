@@ -6,8 +6,8 @@ touch it, since only the first packet of a flow meets them. So entries are compa
 the Services say now. Nothing is remembered of events: a restart, or a failure, loses nothing.
 
 An entry is stale if it was sent to a Service's address and is not answered by one of its
-present endpoints (serving ones, whatever the policies choose: a flow that works is left alone,
-as TCP connections are). A Service without endpoints leaves no entry right.
+present endpoints (ready or serving ones, whatever the policies choose: a flow that works is left
+alone, as TCP connections are). A Service without endpoints leaves no entry right.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class UdpServices:
             if ports:
                 endpoints = record.endpoints(self._family)
                 self._services[record.key] = [
-                    (port, _serving(endpoints.get((port.port_name, "udp"), ()))) for port in ports
+                    (port, _in_use(endpoints.get((port.port_name, "udp"), ()))) for port in ports
                 ]
 
     def table(self, node_ips: Collection[str]) -> UdpTable:
@@ -94,5 +94,6 @@ class UdpServices:
         return UdpTable(addresses, node_ports, frozenset(node_ips))
 
 
-def _serving(endpoints: Iterable[Endpoint]) -> frozenset[Address]:
-    return frozenset((endpoint.ip, endpoint.port) for endpoint in endpoints if endpoint.serving)
+def _in_use(endpoints: Iterable[Endpoint]) -> frozenset[Address]:
+    """Those that rules may send to (ready, even if a pod does not serve) or may have sent to."""
+    return frozenset((e.ip, e.port) for e in endpoints if e.serving or e.ready)
