@@ -78,16 +78,21 @@ class RuleSet:
 
         Args:
             records: what changed.
-            everything: all records, only looked at when the cluster gets large or small.
+            everything: all records, also those that changed; only looked at when the cluster gets
+                large or small.
 
         Returns:
             The Services whose chains may differ from before.
         """
-        touched = {record.key for record in records if self._compile(record)}
+        changed = tuple(records)
+        for record in changed:
+            self._count(record)
         comments = self._total_endpoints <= LARGE_CLUSTER
-        if comments != self.comments:
+        if comments == self.comments:
+            touched = {record.key for record in changed if self._compile(record)}
+        else:
             self.comments = comments
-            touched |= self.recompile(everything)
+            touched = self.recompile(everything)
         self._choose_layout()
         return touched
 
@@ -97,23 +102,27 @@ class RuleSet:
         self._changed |= {*static_chains(self.node), Place.NAT_SERVICES.value}
         return {record.key for record in everything if self._compile(record)}
 
+    def _count(self, record: Record) -> None:
+        """Keep the number of endpoints; also of what is set aside, so that others stay as is."""
+        key, family = record.key, self.node.family
+        ports = record.service_ports(family)
+        counts = record.endpoint_counts(family) if ports else {}
+        total = sum(counts.get((port.port_name, port.protocol), 0) for port in ports)
+        self._total_endpoints += total - self._endpoints.pop(key, 0)
+        if total:
+            self._endpoints[key] = total
+
     def _compile(self, record: Record) -> bool:
         """Compile one record; tells whether anything differs from before."""
         key, family = record.key, self.node.family
         compiled: ServiceChains = {}
-        count = 0
-        ports = record.service_ports(family)
+        ports = record.service_ports(family) if key not in self.set_aside else ()
         endpoints = record.endpoints(family) if ports else {}
         for port in ports:
             mine = endpoints.get((port.port_name, port.protocol), ())
-            count += len(mine)
-            if key not in self.set_aside:
-                selection = select(port, mine, self.node.name, self.node.zone)
-                owner = (key, port.port_name, port.protocol)
-                compiled[owner] = compile_port(port, selection, self.node, comments=self.comments)
-        self._total_endpoints += count - self._endpoints.pop(key, 0)
-        if count:
-            self._endpoints[key] = count
+            selection = select(port, mine, self.node.name, self.node.zone)
+            owner = (key, port.port_name, port.protocol)
+            compiled[owner] = compile_port(port, selection, self.node, comments=self.comments)
         return self._replace(key, compiled)
 
     def _replace(self, key: Key, compiled: ServiceChains) -> bool:

@@ -143,6 +143,17 @@ def merge(slices: Iterable[SliceState], family: Family) -> dict[PortId, tuple[En
     }
 
 
+def count(slices: Iterable[SliceState], family: Family) -> dict[PortId, int]:
+    """How many endpoints ``merge`` gives for each (port name, protocol)."""
+    known: dict[PortId, set[tuple[str, int]]] = {}
+    for state in slices:
+        if state.family is family:
+            for name, protocol, number in state.ports:
+                found = known.setdefault((name, protocol), set())
+                found.update((address.ip, number) for address in state.addresses)
+    return {port_id: len(found) for port_id, found in known.items()}
+
+
 def _rank(address: Address) -> tuple[bool | tuple[str, ...], ...]:
     """Order among entries for one address: a running pod beats the one that had its address."""
     return (

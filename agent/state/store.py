@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from agent.cluster.objects import Key, key_of
-from agent.state.endpoints import PortId, SliceState, merge, slice_state
+from agent.state.endpoints import PortId, SliceState, count, merge, slice_state
 from agent.state.services import Problem, service_ports
 from agent.state.values import Endpoint, Family, ServicePort
 
@@ -54,6 +54,10 @@ class Record:
     def endpoints(self, family: Family) -> dict[PortId, tuple[Endpoint, ...]]:
         """Its merged endpoints in the family."""
         return merge((self.slices[name] for name in sorted(self.slices)), family)
+
+    def endpoint_counts(self, family: Family) -> dict[PortId, int]:
+        """How many there are of each; costs much less than merging them."""
+        return count(self.slices.values(), family)
 
 
 class Change(msgspec.Struct, frozen=True):

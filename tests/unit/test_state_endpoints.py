@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.cluster.objects import EndpointSlice, Kind, convert
-from agent.state.endpoints import SliceState, merge, slice_state
+from agent.state.endpoints import SliceState, count, merge, slice_state
 from agent.state.values import Endpoint, Family
 from tests.fakes.cluster import NODE, endpoint, endpoint_slice, hints, key
 
@@ -306,3 +306,10 @@ def test_the_order_of_slices_has_no_meaning(slices: list[EndpointSlice], dice: A
     dice.shuffle(shuffled)
 
     assert merged(*shuffled) == merged(*slices)
+
+
+@given(SLICES)
+def test_counting_is_merging_without_the_endpoints(slices: list[EndpointSlice]) -> None:
+    """Each address is counted once, however often it stands there; the other family is not."""
+    assert count(states(*slices), V4) == {port: len(e) for port, e in merged(*slices).items()}
+    assert count(states(*slices), V6) == {}
