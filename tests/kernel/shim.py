@@ -22,6 +22,10 @@ PROGRAMS = ("xtables-nft-multi", "xtables-legacy-multi")
 _WRAPPER = """\
 #!/bin/sh
 cd {folder} || exit 9
+if [ -e break ] && case "$1" in "$(cat break)"*) true ;; *) false ;; esac; then
+    echo "$1: cannot initialize table: the kernel has none of this family" >&2
+    exit 3
+fi
 case "$1" in *-restore) ;; *) exec ./real-{program} "$@" ;; esac
 input=input.$(date +%s.%N).$$
 cat > "$input.part"
@@ -91,6 +95,10 @@ class Shim:
     def refuse(self, pattern: str | None) -> None:
         """Refuse the first line that has this, as a kernel does that lacks a match."""
         self._set("refuse", pattern)
+
+    def break_family(self, program: str | None) -> None:
+        """Fail all commands of ``iptables`` or ``ip6tables``, as without kernel support."""
+        self._set("break", program)
 
     def _set(self, name: str, value: str | None) -> None:
         path = self._folder / name
