@@ -38,7 +38,7 @@ pytestmark = [
     pytest.mark.skipif(not PROGRAM, reason="ONENTH_KUBE_PROXY does not name a kube-proxy program"),
     pytest.mark.timeout(180),
 ]
-A, B, LOCAL, UDP = "10.96.0.1", "fd00:96::1", "10.96.0.2", "10.96.0.3"
+A, B, LOCAL, UDP = "10.97.0.1", "fd00:97::1", "10.97.0.2", "10.97.0.3"
 NODE_PORT = 30001
 
 
@@ -117,7 +117,7 @@ def put_services(api: FakeAPIServer, bed: Testbed) -> None:
         service("udp", UDP, ports=[port(53, protocol="UDP")]),
         endpoint_slice("udp", endpoint(pods[0].ips[0]),
                        ports=[{"name": "", "port": shapes.TARGET, "protocol": "UDP"}]),
-        service("empty", "10.96.0.4", type="NodePort", ports=[port(node_port=30004)]),
+        service("empty", "10.97.0.4", type="NodePort", ports=[port(node_port=30004)]),
     )  # fmt: skip
 
 
@@ -143,13 +143,19 @@ def connections(bed: Testbed) -> Iterator[tuple[Client, Client]]:
         yield held, stream
 
 
+@pytest.mark.parametrize("crowded", [False, True], ids=["few", "many"])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_take_over_and_hand_back(tmp_path: Path, backend: str) -> None:
-    """No established connection breaks and no new one fails, there and back, and the rules are
-    the same ones all the time: those of kube-proxy, of this agent, and of kube-proxy again."""
+def test_take_over_and_hand_back(tmp_path: Path, backend: str, *, crowded: bool) -> None:
+    """No established connection breaks and no new one fails, there and back.
+
+    With few Services the rules are the same ones all the time; with many this agent lays them
+    out in another way, and those of kube-proxy are afterwards what they were before.
+    """
     with Testbed(pods=3, remote_pods=1) as bed, serve_api(bed.node) as api:
         bed.serve(protocols=["tcp", "udp"])
         put_services(api, bed)
+        if crowded:
+            api.put(*crowd(250, 3))
         proxy = KubeProxy(bed, api, backend, tmp_path)
         flags = ("--cluster-cidr", ",".join(CLUSTER_CIDRS))
         agent = RunningAgent(bed.node, tmp_path, api, *flags, backend=backend)
@@ -182,8 +188,9 @@ def test_take_over_and_hand_back(tmp_path: Path, backend: str) -> None:
     assert fresh.seconds > changes  # it went on all the time
     assert udp == "pod-1"
     kube_proxy, ours, again = seen
+    assert ("TREE" in str(ours)) is crowded
     for family in shapes.FAMILIES:
-        assert ours[family] == kube_proxy[family]
+        assert crowded or ours[family] == kube_proxy[family]
         assert again[family] == kube_proxy[family]
 
 
