@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ import pytest
 from agent.demo import namespaces
 from agent.demo.namespaces import Namespace, NamespaceError
 from agent.demo.testbed import Testbed
+from agent.kernel import nfacct
+from agent.kernel.errors import NetlinkError
 from tests.kernel.running import BACKENDS, Host
 from tests.kernel.smallcluster import SmallCluster
 
@@ -41,6 +44,52 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.root)
             if why_not():
                 item.add_marker(pytest.mark.skip(reason=why_not()))
+
+
+@functools.cache
+def why_not_backend(backend: str) -> str:
+    """Why a backend cannot be tried here; empty if it can."""
+    program = f"xtables-{backend}-multi"
+    if shutil.which(program, path="/usr/sbin:/sbin") is None:
+        return f"{program} is not installed"
+    namespace = Namespace.create(namespaces.owned_name("probe"))
+    try:
+        namespace.run([program, "iptables", "-w", "-t", "nat", "-S"])
+    except NamespaceError as error:
+        return f"this kernel lacks what iptables-{backend} needs: {error}"
+    finally:
+        namespace.close()
+    return ""
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what is for a backend that cannot be tried here, with the reason."""
+    params = getattr(item, "callspec", None)
+    for value in params.params.values() if params is not None else ():
+        if value in BACKENDS and (reason := why_not_backend(value)):
+            pytest.skip(reason)
+
+
+@functools.cache
+def why_not_counters() -> str:
+    """Why rules cannot count with nfacct here; empty if they can."""
+    namespace = Namespace.create(namespaces.owned_name("probe"))
+    try:
+        namespace.call(nfacct.ensure, "probe")
+        rule = ["-A", "INPUT", "-m", "nfacct", "--nfacct-name", "probe"]
+        namespace.run(["xtables-nft-multi", "iptables", *rule])
+    except (NamespaceError, NetlinkError) as error:
+        return f"this kernel has no nfacct counters, or no match for them: {error}"
+    finally:
+        namespace.close()
+    return ""
+
+
+@pytest.fixture
+def counters() -> None:
+    """Skips a test that needs packet counters where there are none."""
+    if reason := why_not_counters():
+        pytest.skip(reason)
 
 
 @pytest.fixture(scope="session", autouse=True)

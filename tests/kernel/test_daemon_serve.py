@@ -164,6 +164,7 @@ def rules_of_ours(agent: RunningAgent, table: str, family: str) -> int:
     return sum(len(rules) for chain, rules in chains.items() if chain.startswith("KUBE-"))
 
 
+@pytest.mark.usefixtures("counters")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_metrics_say_what_the_kernel_holds(host: Host, backend: str) -> None:
     """All of kube-proxy's names are there, and the numbers are those of the kernel's rules."""

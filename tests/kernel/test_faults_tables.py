@@ -217,6 +217,7 @@ def test_idle_is_healthy(host: Host) -> None:
         assert (agent.metric(metric, ip_family="IPv6") or 0) > 1_600_000_000
 
 
+@pytest.mark.usefixtures("counters")
 @pytest.mark.parametrize("both", [True, False], ids=["both", "localhost only"])
 def test_a_kernel_without_the_nfacct_match(host: Host, tmp_path: Path, *, both: bool) -> None:
     """Counters exist, the match does not: the same rules without it, one line, no failure.

@@ -234,6 +234,7 @@ def test_load_balancer_source_ranges(cluster: SmallCluster, family: int) -> None
     }
 
 
+@pytest.mark.usefixtures("counters")
 def test_node_ports_on_loopback(cluster: SmallCluster) -> None:
     """A node port answers on 127.0.0.1 from the node, which is counted, and never on ::1."""
     pods = cluster.bed.pods
@@ -256,6 +257,7 @@ def test_node_ports_on_loopback(cluster: SmallCluster) -> None:
     assert after == before + 1
 
 
+@pytest.mark.usefixtures("counters")
 @FAMILIES
 def test_packets_out_of_the_window_are_dropped_and_counted(
     cluster: SmallCluster, family: int
