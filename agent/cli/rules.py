@@ -33,8 +33,8 @@ def render(config: Path | None, **flags: Any) -> None:
     standard error.
 
     \b
-    Example: onenth render --manifests ./manifests --node-name node-1 --family IPv4
-    Example: kubectl get svc,endpointslices -A -o json | onenth render --manifests -
+    Example: onenth render --manifests ./manifests --node-name n1 --family IPv4
+    Example: kubectl get svc,endpointslices -Ao json | onenth render --manifests -
     """
     from agent.cluster.manifests import ManifestError
     from agent.commands.render import Pretended

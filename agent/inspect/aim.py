@@ -18,7 +18,7 @@ _SERVICE = re.compile(
     r"(?P<name>[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[a-z0-9]([a-z0-9.-]*[a-z0-9])?)(:(?P<port>[a-z0-9-]+))?"
 )
 _ADDRESS = re.compile(r"(?P<ip>\[[0-9A-Fa-f:.]+\]|[0-9.]+):(?P<port>[0-9]{1,5})(/(?P<proto>\w+))?")
-_NODE_PORT = re.compile(r"(?P<port>[0-9]{1,5})(/(?P<proto>\w+))?")
+_NODE_PORT = re.compile(r"(?P<port>[0-9]{1,5})(/(?P<proto>tcp|udp|sctp))?")
 PROTOCOLS = ("tcp", "udp", "sctp")
 
 
@@ -79,9 +79,10 @@ def read_aim(text: str, protocol: str = "") -> Aim:
     Raises:
         AimError: it is none of these.
     """
-    if match := _SERVICE.fullmatch(text):
+    number = _NODE_PORT.fullmatch(text)
+    if number is None and (match := _SERVICE.fullmatch(text)):
         return Aim(text, match["name"], match["port"] or "", protocol=protocol)
-    match = _ADDRESS.fullmatch(text) or _NODE_PORT.fullmatch(text)
+    match = _ADDRESS.fullmatch(text) or number
     if match is None:
         raise AimError(
             f"{text!r} is neither a Service (namespace/name or namespace/name:port), nor ADDR:PORT"

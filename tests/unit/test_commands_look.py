@@ -1,0 +1,397 @@
+"""The command line of what looks inside: verify, explain, plan, on saved dumps."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from agent.cli import cli
+from tests.fakes.dumps import Broken, rules_for, sample_store, saved
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+SOUND = saved(rules_for(sample_store()))
+LOOKING = ("verify", "explain", "plan", "top", "status")
+
+
+def onenth(*argv: str, stdin: str | None = None) -> Result:
+    """Run a command."""
+    return CliRunner().invoke(cli, list(argv), input=stdin)
+
+
+def narrow(text: str) -> bool:
+    """Whether all lines fit a terminal."""
+    return all(len(line) <= 80 for line in text.splitlines())
+
+
+@pytest.fixture(name="dump")
+def _dump(tmp_path: Path) -> str:
+    path = tmp_path / "saved.txt"
+    path.write_text(SOUND, "utf-8")
+    return str(path)
+
+
+def manifests(folder: Path, *, ready: Sequence[bool] = (True, True, True), **spec: Any) -> str:
+    """A folder with the Service shop/web of the sample, and nothing else."""
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"namespace": "shop", "name": "web"},
+        "spec": {
+            "type": "NodePort",
+            "clusterIP": "10.96.0.1",
+            "ports": [{"name": "http", "port": 80, "nodePort": 30080}],
+            **spec,
+        },
+    }
+    endpoints = [
+        {"addresses": [ip], "conditions": {"ready": is_ready}, "nodeName": "node-b"}
+        for ip, is_ready in zip(("10.64.0.1", "10.64.0.2", "10.64.1.3"), ready, strict=True)
+    ]
+    endpoint_slice = {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {
+            "namespace": "shop",
+            "name": "web-1",
+            "labels": {"kubernetes.io/service-name": "web"},
+        },
+        "addressType": "IPv4",
+        "ports": [{"name": "http", "port": 8080}],
+        "endpoints": endpoints,
+    }
+    folder.mkdir(exist_ok=True)
+    text = yaml.safe_dump_all([service, endpoint_slice])
+    (folder / "web.yaml").write_text(text, "utf-8")
+    return str(folder)
+
+
+def agent_flags(folder: str) -> tuple[str, ...]:
+    """What the sample's agent was configured with."""
+    cidr = ("--cluster-cidr", "10.64.0.0/16")
+    return ("--manifests", folder, "--node-name", "node-a", *cidr, "--node-ip", "192.0.2.10")
+
+
+# verify --------------------------------------------------------------------------------------
+
+
+def test_a_sound_dump_ends_with_status_0(dump: str) -> None:
+    """And says what was looked at."""
+    result = onenth("verify", "--from-file", dump)
+
+    assert result.exit_code == 0
+    assert result.output.splitlines()[-1] == "sound"
+    assert "IPv4" in result.output
+    assert "5 service ports" in result.output
+
+
+def test_a_dump_with_faults_ends_with_status_1(tmp_path: Path) -> None:
+    """The finding is named as Service, chain and rule, with what it should be, in 80 columns."""
+    broken = Broken(SOUND)
+    broken.replace("0.33333333349", "0.25000000000", within="-A KUBE-SVC-67NZL.*0.33")
+    path = tmp_path / "broken.txt"
+    path.write_text(str(broken), "utf-8")
+    result = onenth("verify", "--from-file", str(path))
+
+    assert result.exit_code == 1
+    assert (
+        "shop/web:http\n  IPv4 nat KUBE-SVC-67NZLRHBNDSAWJRO rule 2 [probability]" in result.output
+    )
+    assert "it matches with 1/4 instead of 1/3" in result.output
+    assert "should be: probability 1/3" in result.output
+    assert result.output.splitlines()[-1] == "1 finding"
+    assert narrow(result.output.replace(str(path), "saved.txt"))
+    assert "\x1b" not in result.output
+
+
+def test_findings_are_cut_with_their_number() -> None:
+    """--limit 0 shows all."""
+    broken = Broken(SOUND)
+    broken.drop_all("-j KUBE-MARK-MASQ")
+    few = onenth("verify", "--from-file", "-", "--limit", "2", stdin=str(broken))
+    all_of_them = onenth("verify", "--from-file", "-", "--limit", "0", stdin=str(broken))
+
+    assert few.output.count("  IPv4 ") == 2
+    assert "more (--limit 0 shows all)" in few.output
+    assert all_of_them.output.count("  IPv4 ") > 10
+
+
+def test_json_holds_everything() -> None:
+    """For programs; the same exit status."""
+    broken = Broken(SOUND)
+    broken.drop("-A PREROUTING .*KUBE-SERVICES")
+    result = onenth("verify", "--from-file", "-", "-o", "json", stdin=str(broken))
+    found = json.loads(result.output)
+
+    assert result.exit_code == 1
+    assert (found["sound"], found["compared"]) == (False, "")
+    assert [one["kind"] for one in found["findings"]] == ["jump-missing"]
+    assert found["looked"][0]["services"] == 5
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("hello\n", "line 1: 'hello' is nothing that iptables-save prints"),
+        (SOUND[:-20], "it has been cut short"),
+        ("*nat\n:A - [0:0]\n-A A -j\nCOMMIT\n", "line 3: the rule ends behind '-j'"),
+    ],
+)
+@pytest.mark.parametrize("command", ["verify", "plan", "explain"])
+def test_what_is_no_dump_ends_with_status_2(
+    command: str, text: str, why: str, tmp_path: Path
+) -> None:
+    """Every command says that it could not look, and at which line."""
+    target = ["shop/web"] if command == "explain" else []
+    flags = agent_flags(manifests(tmp_path / "m"))
+    result = onenth(command, *target, "--from-file", "-", *flags, stdin=text)
+
+    assert result.exit_code == 2
+    assert "could not look: the standard input: " in result.output
+    assert why in result.output
+
+
+def test_a_file_that_is_not_there_ends_with_status_2() -> None:
+    """With its name; so does one that is no text."""
+    result = onenth("verify", "--from-file", "/nowhere/at/all")
+
+    assert result.exit_code == 2
+    assert "/nowhere/at/all cannot be read: No such file" in result.output
+
+
+def test_a_binary_file_ends_with_status_2(tmp_path: Path) -> None:
+    """It is not text."""
+    path = tmp_path / "binary"
+    path.write_bytes(b"*nat\n\xff\xfe")
+    result = onenth("verify", "--from-file", str(path))
+
+    assert result.exit_code == 2
+    assert "is not text: byte 5 is not UTF-8" in result.output
+
+
+def test_manifests_are_compared_with(tmp_path: Path, dump: str) -> None:
+    """What is in the kernel and in no manifest is found, with exit status 1."""
+    flags = agent_flags(manifests(tmp_path / "m"))
+    result = onenth("verify", "--from-file", dump, *flags, "-o", "json")
+    found = json.loads(result.output)
+
+    assert result.exit_code == 1
+    assert found["compared"] == "manifests"
+    services = {one["service"] for one in found["findings"] if one["kind"] == "service-unexpected"}
+    assert services == {"shop/api:http", "shop/dns:dns", "shop/empty:http", "shop/sticky:http"}
+
+
+def test_manifests_that_are_not_there_end_with_status_2(dump: str) -> None:
+    """They are part of what could not be looked at."""
+    result = onenth("verify", "--from-file", dump, "--manifests", "/nowhere")
+
+    assert result.exit_code == 2
+    assert "/nowhere does not exist" in result.output
+
+
+def test_an_api_server_that_does_not_answer_ends_with_status_2(dump: str, tmp_path: Path) -> None:
+    """A kubeconfig that is not there is said to be that."""
+    result = onenth("verify", "--from-file", dump, "--kubeconfig", str(tmp_path / "none"))
+
+    assert result.exit_code == 2
+    assert "could not look: kubeconfig" in result.output
+
+
+# explain -------------------------------------------------------------------------------------
+
+
+def test_a_service_is_explained_as_a_tree(dump: str) -> None:
+    """Each rule that decided, exact fractions, and what becomes of the connection."""
+    result = onenth("explain", "shop/web", "--from-file", dump, "--from", "outside")
+    text = result.output.replace(dump, "saved.txt")
+
+    assert result.exit_code == 0
+    assert narrow(text)
+    assert "shop/web:http = 10.96.0.1:80/tcp, from outside (203.0.113.7)" in text
+    assert "also reached by node port 30080/tcp" in text
+    assert text.count("├─ 1/3\n") == 3
+    assert "nat KUBE-MARK-MASQ rule 1: the packet's mark becomes 0x4000" in text
+    assert "--probability 1/2" in text
+    assert "0.5" not in text
+    assert text.count("1/3  passes to 10.64.") == 3
+    assert "masqueraded" in text.splitlines()[-1]
+
+
+def test_affinity_is_one_line(dump: str) -> None:
+    """What it would do, and for how long."""
+    result = onenth("explain", "shop/sticky", "--from-file", dump)
+
+    assert "├─ if the client is remembered for 10800 s: the endpoint that it had" in result.output
+
+
+def test_a_drop_names_the_rule(dump: str) -> None:
+    """By which rule, and with which words."""
+    result = onenth("explain", "198.51.100.2:80", "--from-file", dump)
+
+    assert "= is dropped by filter KUBE-PROXY-FIREWALL rule 1" in result.output
+    assert "shop/api:http traffic not accepted by" in result.output
+
+
+def test_node_ports_are_numbers(dump: str) -> None:
+    """From outside, unless told otherwise; the protocol comes from the rules."""
+    result = onenth("explain", "30080", "--from-file", dump)
+
+    assert "shop/web:http = node port 30080/tcp, from outside" in result.output
+    assert "1/3  passes to" in result.output
+
+
+@pytest.mark.parametrize("sender", ["pod", "node", "outside", "10.64.0.1", "192.0.2.10"])
+def test_every_sender_is_walked(dump: str, sender: str) -> None:
+    """The chances add up to one, whoever sends."""
+    result = onenth(
+        *("explain", "shop/web:http", "--from-file", dump, "--from", sender, "-o", "json"),
+        *("--node-address", "192.0.2.10"),
+    )
+    (found,) = json.loads(result.output)
+
+    assert [one["chance"] for one in found["outcomes"]] == ["1/3"] * 3
+    masqueraded = {one["masqueraded"] for one in found["outcomes"]}
+    assert (
+        masqueraded
+        == {
+            "pod": {False},
+            "node": {True},
+            "outside": {True},
+            "10.64.0.1": {True, False},
+            "192.0.2.10": {True},
+        }[sender]
+    )
+
+
+def test_a_service_without_endpoints_says_why(tmp_path: Path) -> None:
+    """From the slices: here, nobody is ready."""
+    flags = agent_flags(manifests(tmp_path / "m", ready=(False, False, False)))
+    rendered = onenth("render", *flags, "--family", "IPv4").output
+    result = onenth("explain", "shop/web", "--from-file", "-", *flags, stdin=rendered)
+
+    assert "= is rejected by filter KUBE-SERVICES rule 1" in result.output
+    assert "No endpoint, because: 3 endpoints are not ready" in result.output
+
+
+def test_a_local_policy_without_a_local_endpoint_says_why(tmp_path: Path) -> None:
+    """All endpoints are on another node."""
+    flags = agent_flags(manifests(tmp_path / "m", internalTrafficPolicy="Local"))
+    rendered = onenth("render", *flags, "--family", "IPv4").output
+    result = onenth("explain", "shop/web", "--from-file", "-", *flags, stdin=rendered)
+
+    assert "= is dropped by" in result.output
+    assert "internalTrafficPolicy is Local, and node-a has none of the 3 endpoints" in " ".join(
+        result.output.split()
+    )
+
+
+def test_a_target_that_nobody_knows_ends_with_status_1(dump: str) -> None:
+    """With what may have been meant."""
+    result = onenth("explain", "shop/wab", "--from-file", dump)
+
+    assert result.exit_code == 1
+    assert "no rule names shop/wab; did you mean" in result.output
+
+
+def test_a_target_that_only_the_manifests_know_says_so(tmp_path: Path) -> None:
+    """It should have rules, and has none."""
+    flags = agent_flags(manifests(tmp_path / "m"))
+    without = saved(rules_for(sample_store("web")))
+    result = onenth("explain", "shop/web", "--from-file", "-", *flags, stdin=without)
+
+    assert result.exit_code == 1
+    assert "manifests has it, and it should have rules here" in result.output
+
+
+@pytest.mark.parametrize(
+    "target", ["web", "1.2.3.4", "1.2.3.4:0", "[::1]", "70000", "1.2.3.4:80/icmp", ""]
+)
+def test_what_is_no_target_ends_with_status_2(dump: str, target: str) -> None:
+    """A mistake in the command."""
+    assert onenth("explain", target, "--from-file", dump).exit_code == 2
+
+
+def test_a_sender_of_the_other_family_is_refused(dump: str) -> None:
+    """IPv6 does not send to an IPv4 address."""
+    result = onenth("explain", "shop/web", "--from", "2001:db8::1", "--from-file", dump)
+
+    assert result.exit_code == 2
+    assert "2001:db8::1 is not an IPv4 address" in result.output
+
+
+# plan ----------------------------------------------------------------------------------------
+
+
+def test_no_changes_ends_with_status_0(tmp_path: Path) -> None:
+    """What was rendered is what would be written."""
+    flags = agent_flags(manifests(tmp_path / "m"))
+    rendered = onenth("render", *flags, "--family", "IPv4").output
+    result = onenth("plan", "--from-file", "-", *flags, stdin=rendered)
+
+    assert result.exit_code == 0
+    assert result.output.splitlines()[-1] == "Plan: no changes."
+
+
+def test_changes_are_grouped_by_service(tmp_path: Path, dump: str) -> None:
+    """What comes, what goes, what changes; in words, within 80 columns."""
+    flags = agent_flags(manifests(tmp_path / "m", ready=(True, True, False)))
+    result = onenth("plan", "--from-file", dump, *flags)
+    text = result.output.replace(dump, "saved.txt")
+
+    assert result.exit_code == 1
+    assert narrow(text)
+    assert "  ~ shop/web\n" in text
+    assert "      - endpoint 10.64.1.3:8080" in text
+    assert "      ~ share of each endpoint: 1/3 -> 1/2" in text
+    assert "  - shop/dns\n" in text
+    assert "      - cluster IP 10.96.0.5:53/udp" in text
+    assert text.splitlines()[-1] == "Plan: Services: 0 to add, 1 to change, 4 to remove."
+
+
+def test_diff_shows_the_rules(tmp_path: Path, dump: str) -> None:
+    """As the kernel has them, and as they would be."""
+    flags = agent_flags(manifests(tmp_path / "m", ready=(True, True, False)))
+    result = onenth("plan", "--from-file", dump, *flags, "--diff")
+
+    assert "- nat KUBE-SEP-43AHXAV7RWTHCVFD" in result.output
+    assert "        - -s 10.64.1.3/32 -m comment" in result.output
+    assert '        + -m comment --comment "shop/web:http -> 10.64.0.2:8080"' in result.output
+
+
+def test_an_empty_kernel_gets_everything(tmp_path: Path) -> None:
+    """A plan for a fresh node."""
+    flags = agent_flags(manifests(tmp_path / "m"))
+    empty = "*nat\n:PREROUTING ACCEPT [0:0]\nCOMMIT\n"
+    result = onenth("plan", "--from-file", "-", "-o", "json", *flags, stdin=empty)
+    (family,) = json.loads(result.output)["families"]
+    groups = {group["service"]: group for group in family["plan"]["groups"]}
+
+    assert groups["shop/web"]["act"] == "+"
+    texts = {item["text"] for item in groups["shop/web"]["items"]}
+    assert {"cluster IP 10.96.0.1:80/tcp", "node port 30080/tcp"} <= texts
+    assert any("KUBE-MARK-MASQ" in item["text"] for item in groups[""]["items"])
+
+
+# help and completion -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", sorted(cli.commands))
+def test_every_help_has_an_example_and_fits(command: str) -> None:
+    """Eighty columns, and at least one line to copy."""
+    result = onenth(command, "--help")
+
+    assert result.exit_code == 0
+    assert f"Example: onenth {command}" in result.output or "| onenth" in result.output
+    assert narrow(result.output)
+
+
+@pytest.mark.parametrize("command", LOOKING)
+def test_the_group_lists_every_command(command: str) -> None:
+    """With the beginning of its help."""
+    assert f"\n  {command} " in onenth("--help").output
