@@ -78,7 +78,13 @@ def test_external_traffic_policy_local(cluster: Cluster, local: Workload, family
     tally = connect(cluster.outside, with_pods, port, 60)
     assert tally.failures == {}
     assert set(tally.peers) == {cluster.outside.ips[which]}
-    assert connect(cluster.outside, without, port, 3, timeout=1).failures == {"timeout": 3}
+    # Before the other node has the rule, it refuses.
+    wait_for(
+        "the node without a pod drops",
+        lambda: connect(cluster.outside, without, port, 3, timeout=1).failures,
+        accept=lambda failures: failures == {"timeout": 3},
+        timeout=20,
+    )
     cluster.delete(service)
 
 

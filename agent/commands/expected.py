@@ -216,6 +216,7 @@ def _facts(held: Held, node: KnownNode) -> KernelFacts:
         random_fully=masquerading[0].random_fully if masquerading and not node.live else True,
         count_invalid=_counts(COUNTER_INVALID, counters, node),
         count_localhost=_counts(COUNTER_LOCALHOST, counters, node),
+        localnet=node.localnet,
         addresses=node.cidrs,
     )
 

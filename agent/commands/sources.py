@@ -16,7 +16,7 @@ from agent.kernel.detect import Backend, choose, installed
 from agent.kernel.dump import dump
 from agent.kernel.errors import HostError, KernelError
 from agent.kernel.routes import interface_towards
-from agent.kernel.sysctl import TCP_BE_LIBERAL, Sysctls
+from agent.kernel.sysctl import ROUTE_LOCALNET, TCP_BE_LIBERAL, Sysctls
 from agent.kernel.tools import SubprocessRunner
 from agent.rules.words import ParseError
 from agent.state.values import Family
@@ -72,12 +72,14 @@ class Node(msgspec.Struct, frozen=True):
         host: its addresses and routes.
         cidrs: its addresses with their prefixes.
         tcp_be_liberal: the sysctl, None if unknown.
+        localnet: packets from 127.0.0.1 can be routed, or an agent here could make it so.
         live: it is this one.
     """
 
     host: Host
     cidrs: tuple[str, ...] = ()
     tcp_be_liberal: bool | None = None
+    localnet: bool = True
     live: bool = False
 
 
@@ -209,11 +211,14 @@ def this_node(options: Options) -> Node:
         cidrs = (*list_addresses(), *options.addresses)
     except KernelError as error:
         raise LookError(str(error)) from error
-    liberal = Sysctls().read_int(TCP_BE_LIBERAL).value
+    sysctls = Sysctls()
+    liberal = sysctls.read_int(TCP_BE_LIBERAL).value
     return Node(
         Host(_plain(cidrs), interface_towards),
         cidrs,
         None if liberal is None else bool(liberal),
+        # In a container without privilege the agent goes without, and so are its rules.
+        sysctls.could_be(ROUTE_LOCALNET, 1),
         live=True,
     )
 

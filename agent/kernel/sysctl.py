@@ -115,6 +115,10 @@ class Sysctls:
         except ValueError:
             return Reading(None, f"{text!r} is not a number")
 
+    def could_be(self, name: str, value: int) -> bool:
+        """Whether a setting has a value, or could be given it by this process; changes nothing."""
+        return self.read_int(name).value == value or os.access(self._root / name, os.W_OK)
+
     def ensure(self, name: str, value: int, *, at_least: bool = False) -> Outcome:
         """See to it that a setting has a value, writing only if it has not.
 

@@ -161,3 +161,13 @@ def test_all_conntrack_settings_are_applied(root: Path) -> None:
 def test_nothing_is_touched_when_everything_is_off(root: Path) -> None:
     """All zeros, as in kind: no setting is even looked at."""
     assert apply_conntrack(Settings(), sysctls=Sysctls(root), modules=Sysctls(root)) == []
+
+
+def test_what_could_be_is_told_without_writing(root: Path) -> None:
+    """A value that is there, or may be written, could be; a setting that is not there could not."""
+    put(root, TCP_BE_LIBERAL, "0\n")
+    sysctls = Sysctls(root)
+    assert sysctls.could_be(TCP_BE_LIBERAL, 0)
+    assert sysctls.could_be(TCP_BE_LIBERAL, 1)
+    assert get(root, TCP_BE_LIBERAL) == "0\n"
+    assert not sysctls.could_be(MAX, 1)
