@@ -34,4 +34,4 @@ for _command in (
 
 def main() -> None:
     """Run the command line and exit."""
-    cli()
+    cli(prog_name="onenth")

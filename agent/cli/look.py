@@ -148,8 +148,22 @@ def plan(config: Path | None, output: str, diff: bool, **flags: Any) -> None:
     sys.exit(SOUND if plans.empty else FINDINGS)
 
 
+def complete_target(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
+    """Names of Services in the rules that would be looked at; none if they cannot be."""
+    from agent.commands.sources import LookError, Options, read_held
+    from agent.inspect.aim import known_services
+    from agent.kernel.errors import KernelError
+
+    options = Options(file=ctx.params.get("from_file") or "")
+    try:
+        known = {name for held in read_held(options) for name in known_services(held.survey)}
+    except (LookError, KernelError):
+        return []
+    return sorted(name for name in known if name.startswith(incomplete))
+
+
 @click.command(context_settings=CONTEXT)
-@click.argument("target")
+@click.argument("target", shell_complete=complete_target)
 @click.option("--from", "sender", metavar="ADDR|pod|node|outside", default="", help="Who sends.")
 @click.option("--proto", type=click.Choice(["tcp", "udp", "sctp"]), default=None)
 @click.option("--interface", default="", help="By which the packet comes in.")

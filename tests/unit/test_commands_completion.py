@@ -1,0 +1,113 @@
+"""Completion in the three shells: what the program says, and what a real shell makes of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from agent.cli import cli
+from tests.fakes.dumps import rules_for, sample_store, saved
+
+ROOT = Path(__file__).parents[2]
+SHELLS = ("bash", "zsh", "fish")
+
+
+@pytest.fixture(name="program")
+def _program(tmp_path: Path) -> Path:
+    """The program under its name, as an installation puts it into PATH."""
+    path = tmp_path / "bin/onenth"
+    path.parent.mkdir()
+    path.write_text(f'#!/bin/sh\nPYTHONPATH="{ROOT}" exec "{sys.executable}" -m agent "$@"\n')
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def completions(words: str, program: Path) -> list[str]:
+    """What the program offers for the last of some words."""
+    parts = words.split(" ")
+    environment = os.environ | {
+        "_ONENTH_COMPLETE": "bash_complete",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(parts) - 1),
+    }
+    found = subprocess.run(
+        [str(program)], env=environment, capture_output=True, text=True, check=True
+    )
+    return [line.partition(",")[2] for line in found.stdout.splitlines() if line]
+
+
+def in_bash(words: list[str], program: Path) -> list[str]:
+    """What bash offers after it has read the script."""
+    quoted = " ".join(f"'{word}'" for word in words)
+    script = f"""
+        eval "$(onenth completion bash)"
+        COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}
+        _onenth_completion onenth
+        printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+    path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", script],
+        env=os.environ | {"PATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.split()
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_shell_gets_a_script(shell: str) -> None:
+    """That completes the command onenth, and asks by the variable that the program knows."""
+    result = CliRunner().invoke(cli, ["completion", shell])
+
+    assert result.exit_code == 0
+    assert f"_ONENTH_COMPLETE={shell}_complete" in result.output
+    assert "onenth" in result.output
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_shell_that_is_here_accepts_its_script(shell: str, tmp_path: Path) -> None:
+    """It parses."""
+    found = shutil.which(shell)
+    if found is None:
+        pytest.skip(f"{shell} is not installed here")
+    script = tmp_path / "script"
+    script.write_text(CliRunner().invoke(cli, ["completion", shell]).output, "utf-8")
+
+    subprocess.run([found, "-n", str(script)], check=True)
+
+
+def test_commands_options_and_choices_are_completed(program: Path) -> None:
+    """Of every kind that there is."""
+    assert completions("onenth ver", program) == ["verify", "version"]
+    assert "--from-file" in completions("onenth verify --from", program)
+    assert completions("onenth top --sort e", program) == ["established"]
+    assert completions("onenth explain x --proto ", program) == ["tcp", "udp", "sctp"]
+    assert completions("onenth verify --from-file ", program) == [""]  # files: the shell's
+
+
+def test_targets_are_services_of_the_rules(program: Path, tmp_path: Path) -> None:
+    """Of the file, if one is given; nothing, and no error, if it cannot be read."""
+    dump = tmp_path / "saved.txt"
+    dump.write_text(saved(rules_for(sample_store())), "utf-8")
+
+    found = completions(f"onenth explain --from-file {dump} shop/s", program)
+    assert found == ["shop/sticky:http"]
+    assert completions(f"onenth explain --from-file {tmp_path}/none shop/", program) == []
+
+
+def test_bash_completes(program: Path) -> None:
+    """A real bash, with the script that the program printed."""
+    if shutil.which("bash") is None:
+        pytest.skip("bash is not installed here")
+
+    assert in_bash(["onenth", "ex"], program) == ["explain"]
+    assert in_bash(["onenth", "plan", "--di"], program) == ["--diff", "--dispatch"]
