@@ -144,7 +144,7 @@ class TreeDispatch(Dispatch):
     def count(self, table: str) -> int:
         """Number of rules in a table, jumps to branches included."""
         self._flush()
-        mine = [trees for place, trees in self._trees.items() if place.value[0] == table]
+        mine = [trees for place, trees in self._trees.items() if place.table == table]
         return sum(trees.count() for trees in mine)
 
     def _flush(self) -> None:

@@ -57,6 +57,18 @@ class Place(enum.Enum):
     NODEPORTS = ("filter", names.NODEPORTS)
     FIREWALL = ("filter", names.PROXY_FIREWALL)
 
+    @property
+    def table(self) -> str:
+        """The table that it is in."""
+        table: str = self.value[0]
+        return table
+
+    @property
+    def chain(self) -> str:
+        """Its name."""
+        chain: str = self.value[1]
+        return chain
+
 
 class Portal(msgspec.Struct, frozen=True, gc=False):
     """A rule in a dispatch chain by which packets find the service port.

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from agent.rules.ruleset import RuleSet
 
 
-_FILTER_ROOTS = tuple(place.value[1] for place in Place if place.value[0] == "filter")
+_FILTER_ROOTS = tuple(place.chain for place in Place if place.table == "filter")
 
 
 class Accepted(msgspec.Struct):
