@@ -13,6 +13,7 @@ operations, and each option is one look-up.
 from __future__ import annotations
 
 import functools
+import ipaddress
 from typing import TYPE_CHECKING
 
 from agent.rules.rule import (
@@ -254,9 +255,22 @@ def _destination(value: str, negated: bool) -> Match:  # noqa: FBT001  called by
 
 def _host(cidr: str) -> str:
     """An address without a prefix that says nothing."""
-    if cidr.endswith(("/32", "/255.255.255.255")) and ":" not in cidr:
-        return cidr.partition("/")[0]
-    return cidr.removesuffix("/128") if ":" in cidr else cidr
+    if ":" not in cidr:
+        if cidr.endswith(("/32", "/255.255.255.255")):
+            return cidr.partition("/")[0]
+        return cidr
+    if "." in cidr:
+        cidr = _without_dots(cidr)
+    return cidr.removesuffix("/128")
+
+
+def _without_dots(cidr: str) -> str:
+    """An IPv6 address in one form: the tools write ``::1.2.3.4`` where we write ``::102:304``."""
+    address, slash, prefix = cidr.partition("/")
+    try:
+        return f"{ipaddress.IPv6Address(address)}{slash}{prefix}"
+    except ValueError:
+        return cidr
 
 
 def _protocol(value: str, negated: bool) -> Match:  # noqa: FBT001  called by table
@@ -344,7 +358,7 @@ def _target(option: str, name: str, rest: Sequence[str]) -> Target:
         case ("-j", _, []):
             target = Jump(name)
         case ("-j", "DNAT", ["--to-destination", destination]):
-            target = Dnat(destination)
+            target = Dnat(_destination_of(destination))
         case ("-j", "MARK", [("--or-mark" | "--xor-mark") as operation, mark]):
             target = SetMark(operation[2:-5], integer(mark))
         case ("-j", "MARK", ["--set-xmark", value]):
@@ -352,6 +366,14 @@ def _target(option: str, name: str, rest: Sequence[str]) -> Target:
         case ("-j", "REJECT", ["--reject-with", kind]) if kind in _DEFAULT_REJECTS:
             target = Jump("REJECT")
     return target or OtherTarget(join([option, name, *rest]))
+
+
+def _destination_of(text: str) -> str:
+    """``ip:port`` with the address in one form."""
+    if text.startswith("[::") and "." in text:
+        address, bracket, port = text[1:].partition("]")
+        return f"[{_without_dots(address)}{bracket}{port}"
+    return text
 
 
 def _set_xmark(value: str) -> Target:

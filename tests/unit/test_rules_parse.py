@@ -204,6 +204,13 @@ def test_every_rule_of_ours_is_read_back_as_it_is() -> None:
             ),
         ),
         ("-s fd00::1 -j A", "-s fd00::1/128 -j A"),
+        # What inet_ntop makes of an address whose first 96 bits are 0.
+        ("-d ::102:304 -j A", "-d ::1.2.3.4/128 -j A"),
+        ("-s ::102:0/112 -j A", "-s ::1.2.0.0/112 -j A"),
+        (
+            "-m tcp -p tcp -j DNAT --to-destination [::506:708]:80",
+            "-p tcp -m tcp -j DNAT --to-destination [::5.6.7.8]:80",
+        ),
         ("-m udp -p udp --dport 53 -j A", "-p 17 -m udp --dport 53 -j A"),
         ("-m conntrack --ctstate DNAT,NEW -j A", "-m conntrack --ctstate NEW,DNAT -j A"),
         ("-d 10.96.0.1 -j A", "-d 10.96.0.1/255.255.255.255 -j A"),
