@@ -73,6 +73,13 @@ class FakeKernel:
         """Fail the next reads."""
         self._fail_reads += count
 
+    def heal(self) -> None:
+        """Take back all faults that have not struck."""
+        self._fail_next.clear()
+        self._fail_reads = 0
+        self._stop_after = None
+        self.faults.clear()
+
     # The port ----------------------------------------------------------------------------
 
     def restore(self, text: str) -> None:
