@@ -14,7 +14,8 @@ from agent.state.store import Store
 from agent.state.values import Family
 from agent.sync.render import render
 from tests.fakes.cluster import NODE, endpoint, endpoint_slice, service
-from tests.fakes.kernelpart import BUILT_IN, FakeKernel
+from tests.fakes.kernel import FakeKernel
+from tests.fakes.kernelpart import BUILT_IN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
