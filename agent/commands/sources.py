@@ -135,10 +135,20 @@ def _from_file(options: Options) -> Held:
 
 
 def _from_kernel(backend: str, families: Sequence[Family], runner: Runner) -> list[Held]:
+    chosen, texts = _texts(backend, families, runner)
+    readable = [family for family in families if (chosen, family) in texts]
+    return [_held(chosen, family, texts) for family in readable]
+
+
+_Texts = dict[tuple[Backend, Family], str]
+
+
+def _texts(backend: str, families: Sequence[Family], runner: Runner) -> tuple[Backend, _Texts]:
+    """The backend to look at, and what both hold of each family that can be read."""
     tools = installed(runner)
     if backend != "auto" and tools[Backend(backend)] is None:
         raise HostError(f"iptables-{backend} is not installed; choose another backend")
-    texts: dict[tuple[Backend, Family], str] = {}
+    texts: _Texts = {}
     failures: dict[Family, ReadError] = {}
     present = {one: tool for one, tool in tools.items() if tool is not None}
     for one, tool in present.items():
@@ -148,13 +158,12 @@ def _from_kernel(backend: str, families: Sequence[Family], runner: Runner) -> li
             except ReadError as error:
                 failures[family] = error
     chosen = _pick(backend, texts, runner)
-    readable = [family for family in families if (chosen, family) in texts]
-    if not readable:
+    if not any(one is chosen for one, _ in texts):
         raise next(iter(failures.values()))
-    return [_held(chosen, family, texts) for family in readable]
+    return chosen, texts
 
 
-def _pick(backend: str, texts: dict[tuple[Backend, Family], str], runner: Runner) -> Backend:
+def _pick(backend: str, texts: _Texts, runner: Runner) -> Backend:
     """The backend to look at: the one that holds Service rules; the kubelet's, if both do."""
     if backend != "auto":
         return Backend(backend)
@@ -165,7 +174,7 @@ def _pick(backend: str, texts: dict[tuple[Backend, Family], str], runner: Runner
     return chosen if any(one is chosen for one, _ in texts) else chosen.other
 
 
-def _held(chosen: Backend, family: Family, texts: dict[tuple[Backend, Family], str]) -> Held:
+def _held(chosen: Backend, family: Family, texts: _Texts) -> Held:
     tables = read_tables(texts[chosen, family], family)
     if tables.unreadable:
         raise LookError(
@@ -186,10 +195,16 @@ def chosen_tool(options: Options, runner: Runner) -> Tool:
         HostError: no iptables is installed, or this process may not ask.
     """
     tools = installed(runner)
-    held = read_held(options, runner)
-    tool = tools[Backend(held[0].backend)]
+    present = [tool for tool in tools.values() if tool is not None]
+    if len(present) == 1 and options.backend == "auto":
+        return present[0]
+    try:
+        chosen, _ = _texts(options.backend, families_of(options), runner)
+    except ReadError as error:
+        raise LookError(f"the kernel's rules cannot be read: {error}") from error
+    tool = tools[chosen]
     if tool is None:
-        raise HostError(f"iptables-{held[0].backend} is not installed")
+        raise HostError(f"iptables-{chosen.value} is not installed")
     return tool
 
 

@@ -11,7 +11,7 @@ from agent.inspect.tables import target_name
 from agent.rules import names
 from agent.rules.names import service_hash
 from agent.rules.parse import PROBABILITY_STEPS
-from agent.rules.rule import Comment, Dnat, Other, Protocol, Recent, Source, Statistic
+from agent.rules.rule import Comment, Dnat, Jump, Other, Protocol, Recent, Source, Statistic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from agent.inspect.survey import Survey
     from agent.inspect.tables import Chain, Entry
     from agent.rules.rule import Rule
+
+
+_TO_MARK = Jump(names.MARK_MASQ)
 
 
 class Reporter:
@@ -50,12 +53,14 @@ class Reporter:
 def check_service_chains(survey: Survey) -> Iterator[Finding]:
     """All checks of this module."""
     for name, chain in survey.tables.tables.get("nat", {}).items():
+        if name.startswith(names.SEP):
+            if not _is_whole(chain, survey.services.get(suffix(name), "")):
+                yield from _check_endpoint(Reporter(survey, chain))
+            continue
         if not name.startswith("KUBE-"):
             continue
         report = Reporter(survey, chain)
-        if name.startswith(names.SEP):
-            yield from _check_endpoint(report)
-        elif is_lottery(name):
+        if is_lottery(name):
             yield from _check_lottery(report)
         elif name.startswith(names.EXT):
             yield from _check_external(report)
@@ -194,6 +199,26 @@ def _check_comments(report: Reporter, entries: Sequence[Entry]) -> Iterator[Find
 
 
 # Endpoints ---------------------------------------------------------------------------------
+
+
+def _is_whole(chain: Chain, service: str) -> bool:
+    """Whether the chain is as nearly all are, so that nothing else needs to be looked at."""
+    if len(chain.entries) != 2 or not service:
+        return False
+    marking, translating = (entry.rule for entry in chain.entries)
+    target = translating.target
+    if type(target) is not Dnat or marking.target != _TO_MARK:
+        return False
+    ip, _ = split_endpoint(target.destination)
+    comment = Comment(service)
+    protocol = next((m for m in translating.matches if type(m) is Protocol), None)
+    return (
+        protocol is not None
+        and all(match is protocol or match == comment for match in translating.matches)
+        and Source(ip) in marking.matches
+        and all(match in (Source(ip), comment) for match in marking.matches)
+        and service_hash(service, protocol.protocol, target.destination) == suffix(chain.name)
+    )
 
 
 def _check_endpoint(report: Reporter) -> Iterator[Finding]:
