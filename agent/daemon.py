@@ -41,6 +41,7 @@ from agent.serve.report import MeteredKernel, Reporter
 from agent.serve.routes import metrics_route, probe_routes
 from agent.serve.status import StatusRecorder, agent_facts
 from agent.serve.statuspage import status_routes
+from agent.serve.sweeps import SweepReports
 from agent.serve.traffic import make_traffic
 from agent.state.flows import UdpServices
 from agent.state.healthports import HealthPorts
@@ -63,6 +64,8 @@ if TYPE_CHECKING:
     from agent.config.model import Config
     from agent.kernel.detect import Choice
 
+    Events = queue.SimpleQueue[Event | FactsChanged | Stop]
+
 #: Services in one transaction of a backend whose time grows faster than the transaction: on an
 #: empty node, and over rules in use.
 BATCHES = {Backend.NFT: (50, 200), Backend.LEGACY: (None, None)}
@@ -84,6 +87,9 @@ def run(loaded: Loaded) -> int:
         StartError: credentials or manifests cannot be used (exit code 2).
     """
     config = loaded.config
+    events: Events = queue.SimpleQueue()
+    stop = Stop()
+    stop.catch(events.put)
     logs.setup(config.logging.format, config.logging.verbosity)
     log = logs.get()
     log.info("starting", version=__version__, node=config.hostname_override, pid=os.getpid())
@@ -91,7 +97,7 @@ def run(loaded: Loaded) -> int:
         log.info("setting", key=key, value=value, source=source)
     for remark in loaded.ignored:
         log.warning("setting is ignored", remark=remark)
-    agent = _Agent(config)
+    agent = _Agent(config, events, stop)
     try:
         return agent.run()
     except BindError as error:
@@ -104,12 +110,11 @@ def run(loaded: Loaded) -> int:
 class _Agent:
     """The parts, made in order and taken down in reverse."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, events: Events, stop: Stop) -> None:
         self._config = config
         self._log = logs.get()
-        self._queue: queue.SimpleQueue[Event | FactsChanged | Stop] = queue.SimpleQueue()
-        self._stop = Stop()
-        self._stop.catch(self._queue.put)
+        self._queue = events
+        self._stop = stop
         self._cleanups = contextlib.ExitStack()
         self._runner = SubprocessRunner()
         self._sysctls = Sysctls()
@@ -125,7 +130,7 @@ class _Agent:
             lambda: self._health.healthy,
             lambda failure: self._reporter.port_failed(failure),  # noqa: PLW0108  made later
         )
-        self._sweeper = FlowSweeper(_SweepReports(self._metrics), self._died)
+        self._sweeper = FlowSweeper(SweepReports(self._metrics), self._died)
         self._source = self._make_source()
         self._reporter = self._make_reporter()
         facts = agent_facts(config, self._capabilities)
@@ -382,23 +387,3 @@ class _Agent:
 
     def _died(self, error: BaseException) -> None:
         self._queue.put(SourceFailed(error))
-
-
-class _SweepReports:
-    """What the sweeper tells, as logs and metrics."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self._metrics = metrics
-        self._log = logs.get()
-
-    def swept(self, family: Family, seconds: float, deleted: int) -> None:
-        """A sweep ended well."""
-        self._metrics.sync.reconciled(family, seconds=seconds, deleted=deleted)
-        if deleted:
-            self._log.info("stale UDP flows deleted", family=family.value, flows=deleted)
-
-    def sweep_failed(self, family: Family, error: Exception, retry: float) -> None:
-        """A sweep failed."""
-        self._log.warning(
-            "UDP flows could not be swept", family=family.value, error=str(error), retry=retry
-        )
