@@ -22,7 +22,7 @@ import socket
 from typing import TYPE_CHECKING
 
 from agent.kernel.errors import DumpInterruptedError, KernelError, NetlinkError
-from agent.kernel.netlink import ATTRIBUTES, Channel, string, values
+from agent.kernel.netlink import ATTRIBUTES, Channel, attributes, string, values
 from agent.state.values import Family
 
 if TYPE_CHECKING:
@@ -79,9 +79,27 @@ def _dump_chains(family: Family, table: bytes) -> Iterator[str]:
     with Channel() as channel:
         action = f"listing chains of {family.value} {table.decode()}"
         for answer in channel.dump(action, _FAMILIES[family], _GET_CHAIN):
-            found = values(answer)
-            if found.get(_CHAIN_TABLE) == table + b"\0" and _CHAIN_NAME in found:
-                yield found[_CHAIN_NAME][:-1].decode()
+            name = _chain_of(answer, table + b"\0")
+            if name:
+                yield name.decode()
+
+
+def _chain_of(answer: bytes, table: bytes) -> bytes:
+    """The chain's name if it is in the table (with a zero at its end), else nothing.
+
+    There may be a hundred thousand, so no attribute is looked at in vain.
+    """
+    mine, name = False, b""
+    for kind, start, end in attributes(answer, ATTRIBUTES, len(answer)):
+        if kind == _CHAIN_TABLE:
+            mine = answer[start:end] == table
+            if not mine:
+                break
+        elif kind == _CHAIN_NAME:
+            name = answer[start : end - 1]
+        if mine and name:
+            return name
+    return b""
 
 
 def digests(family: Family, table: str, chains: Iterable[str]) -> dict[str, bytes]:

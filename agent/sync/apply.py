@@ -196,7 +196,7 @@ class Syncer:
             ),
             filters=filters,
             missing_jumps=self.missing_jumps(),
-            canary=names.CANARY in self.kernel.chains("mangle"),
+            canary=self.kernel.chain("mangle", names.CANARY) is not None,
         )
 
     def missing_jumps(self) -> tuple[BaseJump, ...]:
