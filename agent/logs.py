@@ -9,6 +9,7 @@ if it is installed, for tracebacks that we do not use, and that costs every node
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import sys
 import threading
@@ -62,6 +63,24 @@ def setup(log_format: LogFormat, verbosity: int = 0, stream: TextIO | None = Non
         cache_logger_on_first_use=False,
     )
     _route_standard_library()
+
+
+@contextlib.contextmanager
+def silenced() -> Iterator[None]:
+    """Log nothing meanwhile: for commands that tell by themselves what went wrong."""
+    structlog = _structlog()
+    before = structlog.get_config()
+    structlog.configure(
+        processors=[_drop], wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL)
+    )
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+
+
+def _drop(_logger: object, _method: str, _event: EventDict) -> EventDict:
+    raise _structlog().DropEvent
 
 
 def _structlog() -> ModuleType:

@@ -117,19 +117,17 @@ def _from_api(config: Config) -> Objects:
     from agent.cluster.client import ClientConfigError, make_client  # noqa: PLC0415  memory
     from agent.cluster.kube import KubeSource  # noqa: PLC0415  likewise
 
-    # What goes wrong is in the exception; the log is for the agent.
-    with open(os.devnull, "w", encoding="utf-8") as nowhere:  # noqa: PTH123  a device
-        logs.setup("json", stream=nowhere)
-        try:
-            client = make_client(
-                config.client_connection.kubeconfig or None,
-                api_server=config.api_server or None,
-                tls_server_name=config.tls_server_name or None,
-            )
-        except ClientConfigError as error:
-            raise LookError(str(error)) from error
-        events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        last = _LastError()
+    try:
+        client = make_client(
+            config.client_connection.kubeconfig or None,
+            api_server=config.api_server or None,
+            tls_server_name=config.tls_server_name or None,
+        )
+    except ClientConfigError as error:
+        raise LookError(str(error)) from error
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    last = _LastError()
+    with logs.silenced():  # what goes wrong is in the exception
         source = KubeSource(client, node_name=node_name(config), observer=last)
         source.start(events.put)
         try:

@@ -97,7 +97,9 @@ def run(
     found: list[Explanation] = []
     for one in held:
         expected = expect(config, objects, one, node) if objects is not None else None
-        meant = goals(question.aim, one.survey) if one.survey.is_held() else []
+        # An address can be explained where no proxy has written anything.
+        known = one.survey.is_held() or question.aim.address
+        meant = goals(question.aim, one.survey) if known else []
         found += [_explain(question, goal, one, node, expected) for goal in meant]
     return found or _unknown(question.aim, held, objects, config, node)
 

@@ -17,7 +17,7 @@ from agent.state.values import Family
 from agent.sync.plan import Planner
 from tests.fakes.cluster import NODE, endpoint_slice, service
 from tests.fakes.dumps import IPS, Broken, as_dump, rules_for, sample_store, saved, survey
-from tests.parity.case import build
+from tests.parity.case import UNORDERED, build
 from tests.parity.written import load_written
 
 if TYPE_CHECKING:
@@ -671,3 +671,42 @@ def test_the_same_services_in_another_layout_only_move() -> None:
 
         assert plan.moved > 500
         assert [group.service for group in plan.groups] == [""]
+
+
+# Any single rule -----------------------------------------------------------------------------
+
+RULES = [line for line in SOUND.splitlines() if line.startswith("-A ")]
+
+
+@pytest.mark.parametrize("number", range(len(RULES)))
+def test_whatever_single_rule_is_missing_is_found(number: int) -> None:
+    """Any rule that is deleted is found, in its chain or with its Service."""
+    line = RULES[number]
+    dump = Broken(SOUND)
+    dump.lines.remove(line)
+    chain = line.split()[1]
+
+    found = _against(str(dump), rules_for(sample_store()))
+
+    owner = survey(SOUND).service_of(chain)
+    assert any(one.chain == chain or (owner and one.service == owner) for one in found), line
+
+
+@pytest.mark.parametrize("number", range(0, len(RULES), 2))
+def test_whatever_single_rule_is_twice_or_moved_is_found(number: int) -> None:
+    """Where order and number mean something: in all chains but the dispatch chains."""
+    line = RULES[number]
+    chain = line.split()[1]
+    twice, last = Broken(SOUND), Broken(SOUND)
+    twice.lines.insert(twice.lines.index(line), line)
+    same = [one for one in last.lines if one.startswith(f"-A {chain} ")]
+    last.lines.remove(line)
+    if same[-1] != line:
+        last.lines.insert(last.lines.index(same[-1]) + 1, line)
+
+    # The kubelet's jump may be there as often as it likes: it is not ours.
+    if not line.endswith("-j KUBE-FIREWALL"):
+        assert _against(str(twice), rules_for(sample_store())), line
+    ordered = chain not in UNORDERED and not line.endswith("-j KUBE-FIREWALL")
+    if ordered and same[-1] != line:
+        assert _against(str(last), rules_for(sample_store())), line

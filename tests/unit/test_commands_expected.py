@@ -1,0 +1,94 @@
+"""Where the looking commands get Services from, when it is an API server."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+import structlog.testing
+from click.testing import CliRunner
+
+from agent.cli import cli
+from agent.commands import expected
+from agent.commands.expected import has_source, node_name, read_objects
+from agent.commands.sources import LookError
+from agent.config.load import defaults, load
+from tests.fakes.apiserver import FakeAPIServer, Fault, write_kubeconfig
+from tests.fakes.objects import node, service
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from agent.config.model import Config
+
+
+@pytest.fixture(name="server")
+def _server() -> Iterator[FakeAPIServer]:
+    with FakeAPIServer() as server:
+        server.put(node("here"), node("elsewhere"), service("one"), service("two"))
+        yield server
+
+
+@pytest.fixture(name="config")
+def _config(server: FakeAPIServer, tmp_path: Path) -> Config:
+    """A configuration that leads to the server."""
+    kubeconfig = write_kubeconfig(tmp_path / "kubeconfig", server)
+    return load({"kubeconfig": str(kubeconfig), "hostname_override": "here"}, {}).config
+
+
+def test_lists_are_read_once_and_quietly(config: Config) -> None:
+    """Services, slices and this node; nothing is logged on the way, and logs work afterwards."""
+    with structlog.testing.capture_logs() as logged:
+        found = read_objects(config)
+
+    assert sorted(one.metadata.name for one in found.services) == ["one", "two"]
+    assert [one.metadata.name for one in found.nodes] == ["here"]
+    assert found.source == "the API server"
+    assert logged == []
+
+
+def test_a_refusal_is_told_as_it_is(server: FakeAPIServer, config: Config) -> None:
+    """With what to do about it."""
+    server.fail(Fault(status=403), times=None)
+
+    with pytest.raises(LookError, match="does not let the agent list"):
+        read_objects(config)
+
+
+def test_a_server_that_fails_is_given_up(
+    server: FakeAPIServer, config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a while, with the last error."""
+    monkeypatch.setattr(expected, "PATIENCE", 0.5)
+    server.fail(Fault(status=500), times=None)
+
+    with pytest.raises(LookError, match=r"did not list its objects within 0\.5 s: .*500"):
+        read_objects(config)
+
+
+def test_verify_compares_with_the_api_server(server: FakeAPIServer, tmp_path: Path) -> None:
+    """A kernel without the Services that it has is unsound."""
+    kubeconfig = str(write_kubeconfig(tmp_path / "kubeconfig", server))
+    flags = ["--kubeconfig", kubeconfig, "--node-name", "here"]
+    empty = "*nat\n:KUBE-SERVICES - [0:0]\nCOMMIT\n"
+    argv = ["verify", "--from-file", "-", "--family", "IPv4", "-o", "json", *flags]
+    result = CliRunner().invoke(cli, argv, input=empty)
+    found = json.loads(result.output)
+
+    assert result.exit_code == 1
+    assert found["compared"] == "the API server"
+    missing = [one["service"] for one in found["findings"] if one["kind"] == "service-missing"]
+    assert len(missing) == 2
+
+
+def test_where_services_come_from_is_in_the_configuration() -> None:
+    """Nowhere, unless a kubeconfig, an address or manifests are given; the name is the host's."""
+    config = defaults()
+
+    assert not has_source(config)
+    assert has_source(msgspec.structs.replace(config, manifests=("a",)))
+    assert has_source(msgspec.structs.replace(config, api_server="https://a"))
+    assert node_name(config) == node_name(config).lower() != ""
