@@ -202,8 +202,7 @@ class _Trees:
         return [(self._table, self._root), *((self._table, name) for name in self._branches)]
 
     def count(self) -> int:
-        radixes = (self._by_address, self._by_port)
-        return sum(len(texts) for radix in radixes for texts in radix.chains.values())
+        return self._by_address.count + self._by_port.count
 
 
 class _Namer:

@@ -68,6 +68,7 @@ class Radix:
 
     Attributes:
         chains: rules of every branch, as of the last ``flush``; ROOT's stand in the root chain.
+        count: number of rules in ``chains``, jumps to branches included.
     """
 
     def __init__(self, address_bits: int, name: Callable[[Branch], str]) -> None:
@@ -78,6 +79,7 @@ class Radix:
             name: names the chain of a branch.
         """
         self.chains: dict[Branch, Texts] = {ROOT: ()}
+        self.count = 0
         self._address_bits = address_bits
         self._total = address_bits + _TAIL_BITS
         self._name = name
@@ -114,6 +116,7 @@ class Radix:
         changed, gone = set[Branch](), set[Branch]()
         if len(self._touched) > _MANY:
             before, self.chains, self._children = self.chains, {}, {}
+            self.count = 0
             self._build(ROOT, None, set())
             changed = {b for b, texts in self.chains.items() if before.get(b) != texts}
             gone = before.keys() - self.chains.keys()
@@ -149,7 +152,7 @@ class Radix:
         return key >> (self._total - branch.bits) == branch.value
 
     def _drop(self, branch: Branch, spared: set[Branch]) -> None:
-        self.chains.pop(branch, None)
+        self.count -= len(self.chains.pop(branch, ()))
         self._changed.discard(branch)
         self._gone.add(branch)
         for child in self._children.pop(branch, ()):
@@ -169,7 +172,9 @@ class Radix:
                 children.append(child)
                 matches = self._matches(child)
                 texts.append((None, Rule(matches, Jump(self._name(child))).text()))
-        if self.chains.get(branch) != tuple(texts):
+        before = self.chains.get(branch)
+        if before != tuple(texts):
+            self.count += len(texts) - len(before or ())
             self.chains[branch] = tuple(texts)
             self._changed.add(branch)
             self._gone.discard(branch)

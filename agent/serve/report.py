@@ -16,7 +16,7 @@ from agent.cluster.objects import Kind
 from agent.sync.port import ReadError, RestoreError, Wrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, KeysView, Mapping, Sequence
 
     from agent.cluster.events import Recorder
     from agent.cluster.feed import Rejected
@@ -285,7 +285,7 @@ class Reporter:
         self._known[family] = syncer.rules
         known = self._known.values()
         self._metrics.state(
-            services=len({key for rules in known for key in rules.services}),
+            services=_distinct([rules.services.keys() for rules in known]),
             endpoints=sum(rules.total_endpoints for rules in known),
         )
 
@@ -388,3 +388,11 @@ class Reporter:
         self._log.warning(
             "the kernel's rules could not be read", family=family.value, error=str(error)
         )
+
+
+def _distinct(groups: list[KeysView[Key]]) -> int:
+    """How many Services there are in all; families that have none cost nothing."""
+    groups.sort(key=len)
+    largest = groups.pop()
+    others = {key for group in groups for key in group if key not in largest}
+    return len(largest) + len(others)

@@ -169,6 +169,7 @@ def test_the_tree_depends_on_the_rules_alone(
             fresh.flush()
 
             assert grown.chains == fresh.chains == seen
+            assert grown.count == sum(map(len, grown.chains.values()))
 
 
 @given(st.sets(RULES, max_size=30), st.integers(1, 4), st.integers(0, 2))
