@@ -132,10 +132,20 @@ class ServingThread:
             sock.close()
             raise
 
-    def close(self, sock: socket.socket) -> None:
-        """Stop listening; in the thread. The address is free when this returns."""
+    async def close(self, sock: socket.socket) -> None:
+        """Stop listening. The address is free when this returns."""
         if server := self._servers.pop(sock, None):
+            self.loop.remove_reader(sock)
+            await self._settle()
             server.close()
+
+    async def _settle(self) -> None:
+        """Let connections that are half accepted become whole.
+
+        A server that is closed in between loses them: asyncio asserts that it is open, and the
+        socket is left to the garbage collector.
+        """
+        await asyncio.sleep(0.01)
 
     def admit(self, connection: _Connection) -> asyncio.TimerHandle:
         """Count a new connection, at the cost of the oldest if there are too many."""
@@ -156,9 +166,11 @@ class ServingThread:
         try:
             loop.run_forever()
         finally:
+            for sock in self._servers:
+                loop.remove_reader(sock)
+            loop.run_until_complete(self._settle())
             for server in self._servers.values():
                 server.close()
-            loop.run_until_complete(asyncio.sleep(0.01))  # half-accepted connections become whole
             for connection in tuple(self._connections):
                 connection.abort()
             for task in asyncio.all_tasks(loop):

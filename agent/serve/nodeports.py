@@ -128,7 +128,7 @@ class HealthCheckPorts:
         """Close what is not wanted, then open what is; in the serving thread, one at a time."""
         async with self._applying:
             for listener in self._open.keys() - wanted:
-                self._thread.close(self._open.pop(listener))
+                await self._thread.close(self._open.pop(listener))
                 self._thread.log.info("health check node port closed", **_labels(listener))
             self._failed &= wanted
             for listener in sorted(wanted - self._open.keys(), key=_order):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -92,6 +93,7 @@ class Node:
         for backend in ("nft", "legacy"):
             for tool in ("iptables", "ip6tables"):
                 saved = self.namespace.run([f"{tool}-{backend}-save"], check=False).stdout
+                saved = re.sub(r"\[\d+:\d+\]", "", saved)
                 texts += [line for line in saved.splitlines() if line[:1] in "-*:"]
         tables = Path("/proc/net/ip_tables_names")
         names = self.namespace.run(["cat", str(tables)], check=False).stdout
