@@ -73,7 +73,7 @@ def top(output: str, once: bool, endpoints: bool, **flags: Any) -> None:
 
 
 def _watch(watcher: Watcher, interval: float, *, endpoints: bool) -> None:
-    """Show a screen that is drawn anew, until Ctrl-C."""
+    """A screen that is drawn anew until Ctrl-C; one after the other where there is no terminal."""
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
@@ -81,18 +81,19 @@ def _watch(watcher: Watcher, interval: float, *, endpoints: bool) -> None:
     from agent.commands.top import lines
 
     console = Console(highlight=False)
-    with (
-        contextlib.suppress(KeyboardInterrupt),
-        Live(console=console, auto_refresh=False, screen=console.is_terminal) as live,
-    ):
-        while True:
-            screen = watcher.look()
-            height = console.size.height if console.is_terminal else 0
-            text = Text()
-            for line, style in lines(screen, endpoints=endpoints, limit=height):
-                text.append(f"{line}\n", style=style)
-            live.update(text, refresh=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        while not console.is_terminal:
+            echo(line for line, _ in lines(watcher.look(), endpoints=endpoints))
+            click.echo()
             time.sleep(interval)
+        with Live(console=console, auto_refresh=False, screen=True) as live:
+            while True:
+                screen = watcher.look()
+                text = Text()
+                for line, style in lines(screen, endpoints=endpoints, limit=console.size.height):
+                    text.append(f"{line}\n", style=style)
+                live.update(text, refresh=True)
+                time.sleep(interval)
 
 
 @click.command(context_settings=CONTEXT)
