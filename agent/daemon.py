@@ -39,8 +39,9 @@ from agent.serve.metrics import Metrics
 from agent.serve.nodeports import HealthCheckPorts
 from agent.serve.report import MeteredKernel, Reporter
 from agent.serve.routes import metrics_route, probe_routes
-from agent.serve.status import StatusRecorder, agent_facts
+from agent.serve.status import StatusRecorder
 from agent.serve.statuspage import status_routes
+from agent.serve.statusvalues import agent_facts
 from agent.serve.sweeps import SweepReports
 from agent.serve.traffic import make_traffic
 from agent.state.flows import UdpServices

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from agent.inspect.wrap import indented
-from agent.serve.status import StatusSnapshot
+from agent.serve.statusvalues import StatusSnapshot
 from agent.serve.statuspage import sync_result
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from agent.serve.wire import JSON, Request, Response
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from agent.serve.status import FamilyStatus, StatusSnapshot, SyncEvent
+    from agent.serve.statusvalues import FamilyStatus, StatusSnapshot, SyncEvent
     from agent.serve.wire import Handler
 
 HTML = "text/html; charset=utf-8"

@@ -18,8 +18,9 @@ from agent.cluster.objects import Kind
 from agent.commands.status import StatusError, as_text, decode, default_url, fetch
 from agent.config.load import defaults
 from agent.serve.http import HttpServer
-from agent.serve.status import Facts, StatusRecorder, StatusSnapshot
+from agent.serve.status import StatusRecorder
 from agent.serve.statuspage import page, status_routes
+from agent.serve.statusvalues import Facts, StatusSnapshot
 from agent.serve.wire import Request
 from agent.state.services import Problem
 from agent.state.values import Family
