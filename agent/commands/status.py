@@ -10,8 +10,8 @@ from urllib.parse import urlsplit
 import msgspec
 
 from agent.inspect.wrap import indented
-from agent.serve.statusvalues import StatusSnapshot
 from agent.serve.statuspage import sync_result
+from agent.serve.statusvalues import StatusSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
