@@ -15,9 +15,11 @@ from agent.sync.audit import Audit
 from agent.sync.port import ReadError, Refusal, RestoreError, Wrapped
 from tests.fakes.cluster import NODE, endpoint_slice, key, service
 from tests.fakes.kernel import FakeKernel
+from tests.fakes.walk import Packet, fate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from fractions import Fraction
 
     from agent.state.store import Record
 
@@ -182,6 +184,59 @@ def test_the_first_endpoint_comes() -> None:
     assert f"-A KUBE-SERVICES {PORTAL}" in text
     assert text[text.index("*filter") :] == ["*filter", ":KUBE-SERVICES - [0:0]", "COMMIT"]
     assert world.as_one()
+
+
+BALANCED: dict[str, Any] = {"type": "LoadBalancer", "ingress": ["203.0.113.1"]}
+RESTRICTED = BALANCED | {"loadBalancerSourceRanges": ["198.51.100.0/24"]}
+LOCAL = BALANCED | {"externalTrafficPolicy": "Local"}
+#: What a Service is: its spec (None: it is not there) and its endpoints.
+STAGES: dict[str, tuple[dict[str, Any] | None, tuple[str, ...]]] = {
+    "absent": (None, ()),
+    "empty": (BALANCED, ()),
+    "open": (BALANCED, ("10.0.0.1",)),
+    "elsewhere": (BALANCED, ("10.0.0.2",)),
+    "restricted": (RESTRICTED, ("10.0.0.1",)),
+    "restricted, empty": (RESTRICTED, ()),
+    "local, none here": (LOCAL, ("10.0.0.1",)),
+    "local, empty": (LOCAL, ()),
+}
+LOOKED_AT = [
+    Packet(ip, 80, source=source)
+    for ip in ("10.96.0.1", "203.0.113.1")
+    for source in ("198.51.100.9", "192.0.2.99")
+]
+
+
+@pytest.mark.parametrize("backend", ["nft", "legacy"])
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("then", STAGES)
+@pytest.mark.parametrize("first", STAGES)
+def test_packets_are_treated_as_before_or_as_after(
+    first: str, then: str, backend: str, *, full: bool
+) -> None:
+    """Between any two stages of a Service: refused, dropped, translated or let alone as it was or
+    as it will be, at every instant; also when everything is written."""
+    world = World(backend=backend)
+    seen: list[list[dict[str, Fraction]]] = []
+
+    def look(_table: str = "") -> None:
+        seen.append([fate(world.kernel, packet) for packet in LOOKED_AT])
+
+    world.kernel.on_commit = look
+    for stage in (first, then):
+        spec, ips = STAGES[stage]
+        if spec is None:
+            world.store.delete_service(key())
+        else:
+            world.store.put_service(service(**spec))
+        world.store.put_slice(endpoint_slice(*ips))
+        seen.clear()
+        look()
+        world.sync(full=full)
+
+        for instant in seen:
+            for was, now, will in zip(seen[0], instant, seen[-1], strict=True):
+                assert now in (was, will), (seen[0], instant, seen[-1])
 
 
 def test_a_large_sync_is_written_in_parts() -> None:
