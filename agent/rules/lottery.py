@@ -16,11 +16,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
+def share(one_in: int, matches: tuple[Match, ...], chain: str) -> Rule:
+    """A rule that takes one in so many of what reaches it; of one in one it takes all."""
+    dice = (Statistic(one_in),) if one_in > 1 else ()
+    return Rule((*matches, *dice), Jump(chain))
+
+
 def cascade(chances: Sequence[tuple[tuple[Match, ...], str]]) -> list[Rule]:
     """Rules that send an equal share to each (matches, chain), in the order given."""
-    last = len(chances) - 1
-    rules: list[Rule] = []
-    for position, (matches, chain) in enumerate(chances):
-        dice = (Statistic(last + 1 - position),) if position < last else ()
-        rules.append(Rule((*matches, *dice), Jump(chain)))
-    return rules
+    count = len(chances)
+    return [
+        share(count - position, matches, chain) for position, (matches, chain) in enumerate(chances)
+    ]

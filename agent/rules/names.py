@@ -7,7 +7,6 @@ case and, for an endpoint's chain, its ``ip:port``. A chain name may have 28 cha
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import re
 
@@ -34,12 +33,26 @@ CANARY = "KUBE-PROXY-CANARY"
 
 _SERVICE_CHAIN = re.compile(r"KUBE-(SVC|SVL|EXT|FW|SEP)-(?!TREE-).+")
 _TREE_HASH = 14  # what a chain's name has room for
+#: Base32 of two digits at once: the standard library's takes half of the time of a compilation.
+_DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
+_PAIRS = tuple(first + second for first in _DIGITS for second in _DIGITS)
 
 
 def service_hash(port_name: str, protocol: str, endpoint: str = "") -> str:
     """The 16 characters behind the prefix."""
     digest = hashlib.sha256(f"{port_name}{protocol}{endpoint}".encode()).digest()
-    return base64.b32encode(digest[:10]).decode("ascii")
+    bits = int.from_bytes(digest[:10], "big")
+    pairs = _PAIRS
+    return (
+        pairs[bits >> 70]
+        + pairs[bits >> 60 & 1023]
+        + pairs[bits >> 50 & 1023]
+        + pairs[bits >> 40 & 1023]
+        + pairs[bits >> 30 & 1023]
+        + pairs[bits >> 20 & 1023]
+        + pairs[bits >> 10 & 1023]
+        + pairs[bits & 1023]
+    )
 
 
 def tree_chain(root: str, path: str) -> str:

@@ -5,17 +5,22 @@ the cluster IP leads to SVC (policy Cluster) or SVL (Local), everything else to 
 in front of it where source ranges restrict a load balancer. EXT decides about masquerading
 and lets this node and its pods bypass a Local policy. SVC and SVL are the lottery over
 endpoints, and a SEP rewrites the destination.
+
+A large cluster has a hundred thousand rules that differ in an address or a chain alone. Those
+are made once, with a hole (a character that no validated text has) in its place, become text
+once, and are filled in.
 """
 
 from __future__ import annotations
 
 import enum
+import functools
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from agent.rules import names
-from agent.rules.lottery import cascade
+from agent.rules.lottery import cascade, share
 from agent.rules.rule import (
     ACCEPT,
     DROP,
@@ -39,7 +44,13 @@ from agent.state.addresses import contains
 from agent.state.values import DetectLocal, Endpoint, NodeView, ServicePort
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from agent.state.selection import Selection
+
+Texts = tuple[str, ...]
+#: Holes for an endpoint's address, its ``ip:port`` and its chain.
+_IP, _ADDRESS, _CHAIN = "\x01", "\x02", "\x03"
 
 COUNTER_LOCALHOST = "localhost_nps_accepted_pkts"
 _TO_MARK = Jump(names.MARK_MASQ)
@@ -133,20 +144,18 @@ class _Compiler:
         self.internal_chain = self.svl if port.internal_local else self.svc
         self.restricted = usable and bool(port.load_balancer_ips and port.source_ranges)
         self.protocol = Protocol(port.protocol)
-        self.seps = {
-            endpoint.address: names.SEP
-            + names.service_hash(self.name, port.protocol, endpoint.address)
-            for endpoint in selection.reachable
-        }
+        #: Of each endpoint object: ``ip:port``, and the chain that is named after it.
+        self.seps: dict[int, tuple[str, str]] = {}
+        for endpoint in selection.reachable:
+            address = endpoint.address
+            chain = names.SEP + names.service_hash(self.name, port.protocol, address)
+            self.seps[id(endpoint)] = address, chain
 
     def run(self) -> Compiled:
         """Compile chains and portals."""
         chains = self._chains() if self.selection.usable else {}
-        texts = tuple(
-            (chain, tuple(entry.text() for entry in rules)) for chain, rules in chains.items()
-        )
         return Compiled(
-            chains=texts,
+            chains=tuple(chains.items()),
             portals=tuple(self._portals()),
             rules=sum(len(rules) for rules in chains.values()),
             no_local_internal=self.selection.usable and not self.internal,
@@ -240,21 +249,26 @@ class _Compiler:
 
     # Chains ------------------------------------------------------------------------------
 
-    def _chains(self) -> dict[str, list[Rule]]:
+    def _chains(self) -> dict[str, Texts]:
         port, selection = self.port, self.selection
-        chains: dict[str, list[Rule]] = {}
+        chains: dict[str, Texts] = {}
         if self.internal:
-            chains[self.internal_chain] = self._masquerade_internal()
+            chains[self.internal_chain] = _texts(self._masquerade_internal())
         if port.externally_accessible:
-            chains[self.ext] = self._external_chain()
+            chains[self.ext] = _texts(self._external_chain())
         if self.restricted:
-            chains[self.fw] = self._firewall_chain()
+            chains[self.fw] = _texts(self._firewall_chain())
         if port.uses_cluster_endpoints and selection.cluster:
-            chains.setdefault(self.svc, []).extend(self._balance(selection.cluster))
+            chains[self.svc] = chains.get(self.svc, ()) + self._balance(selection.cluster)
         if port.uses_local_endpoints and selection.local:
-            chains.setdefault(self.svl, []).extend(self._balance(selection.local))
+            chains[self.svl] = chains.get(self.svl, ()) + self._balance(selection.local)
+        to_mark, rewrite = _texts(self._endpoint_chain())
         for endpoint in selection.reachable:
-            chains[self.seps[endpoint.address]] = self._endpoint_chain(endpoint)
+            address, chain = self.seps[id(endpoint)]
+            chains[chain] = (
+                to_mark.replace(_IP, endpoint.ip),
+                rewrite.replace(_ADDRESS, address).replace(_CHAIN, chain),
+            )
         return chains
 
     def _masquerade_internal(self) -> list[Rule]:
@@ -323,23 +337,40 @@ class _Compiler:
         rest = f"other traffic to {self.name} will be dropped by {names.PROXY_FIREWALL}"
         return [*rules, rule(Comment(rest), to=None)]
 
-    def _balance(self, endpoints: tuple[Endpoint, ...]) -> list[Rule]:
-        chances = [(self._endpoint_comment(e), self.seps[e.address]) for e in endpoints]
+    def _balance(self, endpoints: tuple[Endpoint, ...]) -> Texts:
+        chosen = [self.seps[id(endpoint)] for endpoint in endpoints]
         seconds = self.port.affinity_seconds
+        if not self.comments and not seconds:
+            left = range(len(chosen), 0, -1)
+            return tuple(
+                _share(one_in).replace(_CHAIN, chain)
+                for one_in, (_, chain) in zip(left, chosen, strict=True)
+            )
+        chances = [(self._endpoint_comment(address), chain) for address, chain in chosen]
         sticky = [
             Rule((*comment, Recent(chain, seconds)), Jump(chain))
             for comment, chain in (chances if seconds else ())
         ]
-        return sticky + cascade(chances)
+        return _texts(sticky + cascade(chances))
 
-    def _endpoint_comment(self, endpoint: Endpoint) -> tuple[Match, ...]:
-        return (Comment(f"{self.name} -> {endpoint.address}"),) if self.comments else ()
+    def _endpoint_comment(self, address: str) -> tuple[Match, ...]:
+        return (Comment(f"{self.name} -> {address}"),) if self.comments else ()
 
-    def _endpoint_chain(self, endpoint: Endpoint) -> list[Rule]:
+    def _endpoint_chain(self) -> list[Rule]:
+        """The chain of an endpoint, with holes."""
         comment: tuple[Match, ...] = (Comment(self.name),) if self.comments else ()
-        chain = self.seps[endpoint.address]
-        sticky = (Recent(chain),) if self.port.affinity_seconds else ()
+        sticky = (Recent(_CHAIN),) if self.port.affinity_seconds else ()
         return [
-            rule(*comment, Source(endpoint.ip), to=_TO_MARK),
-            rule(*comment, *sticky, self.protocol, to=Dnat(endpoint.address)),
+            rule(*comment, Source(_IP), to=_TO_MARK),
+            rule(*comment, *sticky, self.protocol, to=Dnat(_ADDRESS)),
         ]
+
+
+@functools.lru_cache(maxsize=4096)
+def _share(one_in: int) -> str:
+    """A rule of a lottery with a hole for the chain."""
+    return share(one_in, (), _CHAIN).text()
+
+
+def _texts(rules: Iterable[Rule]) -> Texts:
+    return tuple(rule.text() for rule in rules)
