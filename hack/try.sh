@@ -9,7 +9,7 @@ pages="$(mktemp -d)"
 inside() { ip netns exec "$ns" "$@"; }
 ip netns add "$ns"
 cleanup() {
-  # shellcheck disable=SC2046  one word per process
+  # shellcheck disable=SC2046 # one word per process
   kill $(jobs -p) 2>/dev/null || true
   wait
   ip netns delete "$ns"
