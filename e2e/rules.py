@@ -22,7 +22,10 @@ def save(cluster: Cluster, node: str, family: Family, backend: str = "", table: 
 
 
 def endpoints_of(cluster: Cluster, service: Service, node: str, family: Family) -> list[int]:
-    """For each port of a Service: to how many endpoints a node's rules lead."""
+    """For each port of a Service: to how many endpoints a node's rules lead.
+
+    0 as long as packets to the Service do not meet its chains, or those to its node port.
+    """
     text = save(cluster, node, family)
     found = []
     for port in service.ports:
@@ -32,7 +35,11 @@ def endpoints_of(cluster: Cluster, service: Service, node: str, family: Family) 
         targets: set[str] = set()
         for chain in chains:
             targets |= set(re.findall(rf"^-A {chain} .*-j (KUBE-SEP-\w+)$", text, re.MULTILINE))
-        found.append(len(targets))
+        met = any(re.search(rf"^-A (?!KUBE-EXT-)\S+ .*-j {chain}$", text, re.MULTILINE)
+                  for chain in chains)  # fmt: skip
+        if port.port in service.node_ports:
+            met = met and f"-j {names.EXT}{number}\n" in text
+        found.append(len(targets) if met else 0)
     return found
 
 

@@ -111,7 +111,8 @@ def health(cluster: Cluster, node: str, port: int) -> tuple[int, int]:
         with urllib.request.urlopen(url, timeout=5) as answer:
             return answer.status, json.load(answer)["localEndpoints"]
     except urllib.error.HTTPError as error:
-        return error.code, json.load(error)["localEndpoints"]
+        with error:
+            return error.code, json.load(error)["localEndpoints"]
 
 
 def test_health_check_node_port(cluster: Cluster, local: Workload) -> None:

@@ -184,6 +184,8 @@ class LocalCluster:
         if "ips" in spec:
             ips, name = spec.pop("ips"), spec.pop("name")
         ips = {family: ips[family] for family in self.families}
+        for old in [one for one in self._workloads[workload.name].services if one.name == name]:
+            self.delete(old)  # of a test that failed
         node_ports = {} if kind == "ClusterIP" else {
             port.port: 30000 + number * 8 + i for i, port in enumerate(ports)
         }  # fmt: skip
