@@ -9,8 +9,8 @@ pages="$(mktemp -d)"
 inside() { ip netns exec "$ns" "$@"; }
 ip netns add "$ns"
 cleanup() {
-  # shellcheck disable=SC2046 # one word per process
-  kill $(jobs -p) 2>/dev/null || true
+  trap '' INT TERM
+  ip netns pids "$ns" | xargs --no-run-if-empty kill
   wait
   ip netns delete "$ns"
   rm -rf "$pages" .try.kubeconfig
@@ -27,4 +27,5 @@ for address in 10.64.0.11 10.64.0.12; do
     >/dev/null 2>&1 &
 done
 inside .venv/bin/python -m tests.fakes.apiserver --port 8001 --node node-1 \
-  --manifests docs/try/cluster.yaml --write-kubeconfig .try.kubeconfig
+  --manifests docs/try/cluster.yaml --write-kubeconfig .try.kubeconfig &
+wait "$!" # a trap interrupts this, and not a command in the foreground
