@@ -105,6 +105,22 @@ def test_nothing_is_found_where_nothing_happened(world: World) -> None:
         ("nat", ["-F KUBE-SERVICES"], Difference("nat", "KUBE-SERVICES", "changed")),
         ("filter", ["-F KUBE-FORWARD"], Difference("filter", "KUBE-FORWARD", "changed")),
         ("filter", ["-A KUBE-SERVICES -j DROP"], Difference("filter", "KUBE-SERVICES", "changed")),
+        # As many rules as before, but other ones, or in another order.
+        (
+            "nat",
+            [f"-D {SEP} 2", f"-A {SEP} -p tcp -j DNAT --to-destination 10.0.0.9:8080"],
+            Difference("nat", SEP, "changed", key()),
+        ),
+        (
+            "nat",
+            ["-D KUBE-POSTROUTING 1", "-A KUBE-POSTROUTING -j RETURN"],
+            Difference("nat", "KUBE-POSTROUTING", "changed"),
+        ),
+        (
+            "filter",
+            ["-D KUBE-FORWARD 1", "-A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP"],
+            Difference("filter", "KUBE-FORWARD", "changed"),
+        ),
         # A jump is gone.
         ("nat", ["-F PREROUTING"], Difference("nat", "PREROUTING", "no jump")),
         ("filter", ["-D FORWARD 1"], Difference("filter", "FORWARD", "no jump")),
