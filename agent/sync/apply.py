@@ -3,7 +3,8 @@
 One ``Syncer`` owns the rules of one family. It remembers only what the kernel accepted. A
 failure of any kind keeps everything pending, and the next attempt is a full sync: it reads
 which chains and jumps exist, writes every chain, and deletes what is left over. So whatever
-state the kernel is in, one accepted full sync makes it right.
+state the kernel is in, one accepted full sync makes it right. Where writing in parts costs more
+than reading, the nat table is read first, and chains of it that are right are not written.
 
 When the kernel refuses a *line* in a full sync, the rest must go in without it. The guilty
 Service is the one that the line is for, if the tool named one. If it only said that the commit
@@ -140,7 +141,7 @@ class Syncer:
         self._store = store
         self._take_changes(store)
         self.needs_full = True  # until this attempt has succeeded
-        view = self._view() if outcome.full else None
+        view = self._view(compare=True) if outcome.full else None
         services = sorted(self.rules.services.keys() | self._pending if view else self._pending)
         outcome.services = len(self._pending)
         self._apply(services, view, outcome)
@@ -183,21 +184,35 @@ class Syncer:
 
     # Reading -----------------------------------------------------------------------------
 
-    def _view(self) -> KernelView:
-        self.kernel.confirm()  # what others did before this counts for nothing: all is written
+    def _view(self, *, compare: bool = False) -> KernelView:
+        self.kernel.confirm()  # what others did before this counts for nothing
         filters = read_table(self.kernel, "filter")
         chains = [("nat", chain) for chain in self.kernel.chains("nat")]
         chains += [("filter", chain) for chain in filters]
+        ours = frozenset(
+            (table, chain)
+            for table, chain in chains
+            if names.is_service_chain(chain) or names.is_tree_chain(chain)
+        )
         return KernelView(
-            chains=frozenset(
-                (table, chain)
-                for table, chain in chains
-                if names.is_service_chain(chain) or names.is_tree_chain(chain)
-            ),
+            chains=ours,
             filters=filters,
             missing_jumps=self.missing_jumps(),
             canary=self.kernel.chain("mangle", names.CANARY) is not None,
+            right=self._right() if compare and ours and self._in_parts() else {},
         )
+
+    def _in_parts(self) -> bool:
+        """Whether a full sync takes more than one transaction."""
+        batch = self.settings.batch
+        return batch is not None and len(self.rules.services) > batch
+
+    def _right(self) -> dict[str, tuple[str, ...]]:
+        """Chains that are right already; none if they cannot be read."""
+        try:
+            return self.planner.right(read_table(self.kernel, "nat"))
+        except ReadError:
+            return {}  # writing all of them needs no reading
 
     def missing_jumps(self) -> tuple[BaseJump, ...]:
         """Those of our jumps that the built-in chains lack.
@@ -217,9 +232,9 @@ class Syncer:
             jump for jump in jumps if canonical(jump.rule) not in present[jump.table, jump.source]
         )
 
-    def _look_again(self) -> KernelView:
+    def _look_again(self, before: KernelView) -> KernelView:
         """After a refusal: tables in front of the refused one were accepted, with their jumps."""
-        return self._view()
+        return msgspec.structs.replace(self._view(), right=before.right)
 
     # Writing -----------------------------------------------------------------------------
 
@@ -231,7 +246,7 @@ class Syncer:
             except RestoreError as error:
                 if error.refusal is not Refusal.INPUT or view is None:
                     raise
-                view = self._look_again()
+                view = self._look_again(view)
             else:
                 return
         self._apply_in_parts(services, view, outcome)
@@ -241,7 +256,7 @@ class Syncer:
     ) -> None:
         """One restore with everything; a Service whose line is refused is left out."""
         while True:
-            own, gone = self.planner.own(services, rewrite=view is not None)
+            own, gone = self.planner.own(services, view=view), self.planner.left(services)
             switch = self.planner.switch(services, own, view=view)
             deleted = self._deletable(switch.transaction, gone) if view is None else set[ChainId]()
             self.planner.append_deletions(switch.transaction, deleted)
@@ -250,7 +265,7 @@ class Syncer:
             except RestoreError as error:
                 if view is None or not self._blame(switch.transaction, error, outcome):
                     raise
-                view = self._look_again()
+                view = self._look_again(view)
             else:
                 self._commit(services, switch, gone, view)
                 self._deleted(deleted, outcome)
@@ -263,11 +278,12 @@ class Syncer:
         live = view is None or bool(view.chains)
         batch = (live and self.settings.batch_over) or self.settings.batch
         size = batch or len(services) or 1
-        gone: set[ChainId] = set()
+        writing = services
         if view is not None:
             self._restore(self.planner.foundation(), outcome)
-        for start in range(0, len(services), size):
-            gone |= self._write_own(services[start : start + size], view, outcome)
+            writing = self.planner.wrong(services, view)
+        for start in range(0, len(writing), size):
+            self._write_own(writing[start : start + size], view, outcome)
         while True:
             switch = self.planner.switch(services, Block("nat"), view=view)
             try:
@@ -278,16 +294,16 @@ class Syncer:
                     or self._probe(switch.transaction, error, outcome)
                 ):
                     raise
-                view = self._look_again()
+                view = self._look_again(view)
             else:
-                self._commit(services, switch, gone, view)
+                self._commit(services, switch, self.planner.left(services), view)
                 return
 
     def _write_own(
         self, services: Sequence[Key], view: KernelView | None, outcome: Outcome
-    ) -> set[ChainId]:
+    ) -> None:
         """Write the own chains of some Services, halving what the kernel refuses."""
-        own, gone = self.planner.own(services, rewrite=view is not None)
+        own = self.planner.own(services, view=view)
         transaction = Transaction([own] if own else [])
         try:
             self._restore(transaction, outcome)
@@ -295,15 +311,13 @@ class Syncer:
             if error.refusal is not Refusal.INPUT or view is None:
                 raise
             if self._blame(transaction, error, outcome):
-                return self._write_own(services, view, outcome)
-            if len(services) == 1:
+                self._write_own(services, view, outcome)
+            elif len(services) == 1:
                 self._set_aside(services[0], error, outcome)
-                return gone
-            half = len(services) // 2
-            return self._write_own(services[:half], view, outcome) | self._write_own(
-                services[half:], view, outcome
-            )
-        return gone
+            else:
+                half = len(services) // 2
+                self._write_own(services[:half], view, outcome)
+                self._write_own(services[half:], view, outcome)
 
     def _blame(self, transaction: Transaction, error: RestoreError, outcome: Outcome) -> bool:
         """Set aside the Service that a refused line is for; tells whether there was one."""

@@ -25,7 +25,7 @@ import msgspec
 from agent.cluster.objects import Key
 from agent.rules import names
 from agent.rules.dispatch import ChainId
-from agent.rules.parse import understood
+from agent.rules.parse import equal, understood
 from agent.rules.ruleset import ServiceChains, own_chains
 from agent.rules.service import Place, Portal
 from agent.rules.static import (
@@ -42,7 +42,7 @@ from agent.sync.refusals import Refusals, Standing, Target, below
 from agent.sync.transaction import Block, Line, Transaction
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from agent.rules.ruleset import RuleSet
 
@@ -72,12 +72,15 @@ class KernelView(msgspec.Struct, frozen=True):
         filters: rules of the filter table's chains, as the kernel words them.
         missing_jumps: those of our jumps that are not in the built-in chains.
         canary: the canary of the mangle table exists.
+        right: nat chains that hold what they should already, and what that is; they are not
+            written as long as they should hold it.
     """
 
     chains: frozenset[ChainId]
     filters: dict[str, list[str]]
     missing_jumps: tuple[BaseJump, ...]
     canary: bool = False
+    right: dict[str, tuple[str, ...]] = {}
 
 
 class Switch(msgspec.Struct):
@@ -107,25 +110,56 @@ class Planner:
 
     # Services' own chains ----------------------------------------------------------------
 
-    def own(self, services: Iterable[Key], *, rewrite: bool) -> tuple[Block, set[ChainId]]:
-        """Write the chains of some Services.
+    def own(self, services: Iterable[Key], *, view: KernelView | None) -> Block:
+        """Write the chains of some Services: a nat block.
 
         Args:
             services: which.
-            rewrite: write chains that the kernel has accepted, too.
-
-        Returns:
-            A nat block, and the chains that these Services have no longer.
+            view: the kernel's state for a full sync, which writes all that is not right there;
+                None for a partial one, which writes what differs from the last accepted state.
         """
-        block, gone = Block("nat"), set[ChainId]()
+        block = Block("nat")
         for key in services:
             wanted = own_chains(self.rules.services.get(key, {}))
-            held = own_chains(self.accepted.services.get(key, {}))
+            held = view.right if view else own_chains(self.accepted.services.get(key, {}))
             for chain, texts in wanted.items():
-                if rewrite or held.get(chain) != texts:
+                if held.get(chain) != texts:
                     block.write(chain, texts, key)
-            gone.update(("nat", chain) for chain in held.keys() - wanted.keys())
-        return block, gone
+        return block
+
+    def left(self, services: Iterable[Key]) -> set[ChainId]:
+        """Chains that some Services had when they were accepted, and have no longer."""
+        return {
+            ("nat", chain)
+            for key in services
+            if key in self.accepted.services
+            for chain in own_chains(self.accepted.services[key]).keys()
+            - own_chains(self.rules.services.get(key, {})).keys()
+        }
+
+    def right(self, held: Mapping[str, list[str]]) -> dict[str, tuple[str, ...]]:
+        """Chains that are in nat as they should be, with what they should hold."""
+        own = (own_chains(compiled) for compiled in self.rules.services.values())
+        right = {
+            chain: texts
+            for chains in own
+            for chain, texts in chains.items()
+            if chain in held and equal(texts, held[chain])
+        }
+        for table, chain in self.rules.shared_ids():
+            if table == "nat" and chain in held:
+                texts = tuple(text for _, text in self.rules.shared((table, chain)))
+                if equal(texts, held[chain]):
+                    right[chain] = texts
+        return right
+
+    def wrong(self, services: Iterable[Key], view: KernelView) -> list[Key]:
+        """Those of some Services that have a chain that is not right in the kernel."""
+        return [
+            key
+            for key in services
+            if not own_chains(self.rules.services.get(key, {})).items() <= view.right.items()
+        ]
 
     def foundation(self) -> Transaction:
         """Write the nat chains that Services' own chains jump to, and nothing else."""
@@ -155,6 +189,7 @@ class Planner:
             rules = self.rules.shared(chain)
             held = self.accepted.shared.get(chain) if view is None else None
             if chain[0] == "nat":
+                held = view.right.get(chain[1]) if view else held
                 switch.shared[chain] = write_chain(nat, chain[1], rules, held)
             else:
                 switch.shared[chain] = refusals.write(chain[1], rules, held)
@@ -194,7 +229,8 @@ class Planner:
         by_table = {"filter": before, "nat": nat, "mangle": Block("mangle")}
         for table, chains in BASE_CHAINS.items():
             for chain in chains:
-                by_table[table].chains.setdefault(chain, None)
+                if table != "nat" or chain not in view.right:  # the line empties the chain
+                    by_table[table].chains.setdefault(chain, None)
         for table in CANARY_TABLES:
             if table != "mangle" or not view.canary:  # what changes nothing is not sent
                 by_table[table].chains[names.CANARY] = None
@@ -217,7 +253,8 @@ class Planner:
         self.accepted.shared.update(switch.shared)
         for chain in self._gone:
             self.accepted.shared.pop(chain, None)
-        self.accepted.stale = (self.accepted.stale | gone) - self._in_use(services)
+        stale = self.accepted.stale | gone
+        self.accepted.stale = stale - self._in_use(services) if stale else stale
         self._changed, self._gone = set(), set()
 
     def _in_use(self, services: Iterable[Key]) -> set[ChainId]:

@@ -14,6 +14,6 @@ def render(rules: RuleSet) -> str:
     """The restore input that makes an empty node hold these rules."""
     planner = Planner(rules)
     services = sorted(rules.services)
-    own, _ = planner.own(services, rewrite=True)
     view = KernelView(frozenset(), {}, planner.jumps())
+    own = planner.own(services, view=view)
     return planner.switch(services, own, view=view).transaction.text()
