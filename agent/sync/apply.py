@@ -374,7 +374,7 @@ class Syncer:
         outcome.transactions += 1
         self.kernel.restore(transaction.text())
         for block in transaction.blocks:
-            outcome.lines[block.table] = outcome.lines.get(block.table, 0) + len(block.lines)
+            outcome.lines[block.table] = outcome.lines.get(block.table, 0) + block.size
 
     # After acceptance --------------------------------------------------------------------
 

@@ -181,7 +181,7 @@ class Planner:
                 partial one, which writes what has changed since the last accepted state.
         """
         self._take_changes()
-        nat = Block("nat", dict(own.chains), list(own.lines))
+        nat = own.copy()
         refusals = self._refusals(services, view)
         switch = Switch(Transaction([]))
         written = self._changed | {("filter", chain) for chain in refusals.roots()}

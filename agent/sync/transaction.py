@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import msgspec
 
 from agent.cluster.objects import Key
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 
 class Line(msgspec.Struct, frozen=True, gc=False):
@@ -20,24 +17,42 @@ class Line(msgspec.Struct, frozen=True, gc=False):
 
 
 class Block(msgspec.Struct):
-    """What one table gets: chains that are created or emptied, then lines in order.
+    """What one table gets: chains that are created or emptied, their rules, then lines in order.
 
     A table's block is applied by the kernel at one instant.
+
+    Attributes:
+        table: which.
+        chains: those that are created or emptied, and whose they are (None: nobody's).
+        lines: in order.
+        fills: chains of one owner, with their rules; in front of the lines. A large block has a
+            hundred thousand rules here, and makes no object of any.
     """
 
     table: str
     chains: dict[str, Key | None] = {}
     lines: list[Line] = []
+    fills: list[tuple[str, Sequence[str]]] = []
 
-    def write(self, chain: str, rules: Iterable[str], service: Key | None = None) -> None:
+    def write(self, chain: str, rules: Sequence[str], service: Key | None = None) -> None:
         """Create or empty a chain, and fill it."""
         self.chains[chain] = service
-        self.lines += [Line(f"-A {chain} {rule}", service) for rule in rules]
+        if rules:
+            self.fills.append((chain, rules))
 
     def delete(self, chain: str) -> None:
         """Empty a chain and delete it; nothing may jump to it any more."""
         self.chains[chain] = None
         self.lines.append(Line(f"-X {chain}"))
+
+    def copy(self) -> Block:
+        """Another one with the same content."""
+        return Block(self.table, dict(self.chains), list(self.lines), list(self.fills))
+
+    @property
+    def size(self) -> int:
+        """Number of lines, without those of chains."""
+        return len(self.lines) + sum(len(rules) for _, rules in self.fills)
 
     def __bool__(self) -> bool:
         return bool(self.chains or self.lines)
@@ -60,13 +75,27 @@ class Transaction(msgspec.Struct):
             found += [
                 Line(f":{chain} - [0:0]", block.chains[chain]) for chain in sorted(block.chains)
             ]
+            found += [
+                Line(f"-A {chain} {rule}", block.chains[chain])
+                for chain, rules in block.fills
+                for rule in rules
+            ]
             found += block.lines
             found.append(Line("COMMIT"))
         return found
 
     def text(self) -> str:
-        """The input for ``iptables-restore --noflush``."""
-        return "\n".join([*(line.text for line in self.lines()), ""])
+        """The input for ``iptables-restore --noflush``: the text of ``lines``."""
+        parts: list[str] = []
+        for block in self.blocks:
+            parts.append(f"*{block.table}")
+            parts += [f":{chain} - [0:0]" for chain in sorted(block.chains)]
+            for chain, rules in block.fills:
+                verb = f"-A {chain} "
+                parts.append(verb + f"\n{verb}".join(rules))
+            parts += [line.text for line in block.lines]
+            parts.append("COMMIT")
+        return "\n".join([*parts, ""])
 
     def services(self) -> set[Key]:
         """The Services with a line in it."""
