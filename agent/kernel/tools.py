@@ -13,7 +13,7 @@ import os
 import signal
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING, Protocol
 
 from agent.kernel.errors import ToolMissingError, ToolTimeoutError
 
@@ -26,6 +26,7 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 #: Variables that iptables itself reads; the others of the agent's environment stay outside.
 _PASSED_ON = ("XTABLES_LOCKFILE", "XTABLES_LIBDIR")
 _REAP_SECONDS = 5.0
+_PIECE = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,9 +73,9 @@ class SubprocessRunner:
             ToolMissingError: it cannot be started.
             ToolTimeoutError: it did not end in time and was killed.
         """
-        process = self._start(argv)
+        process = self._start(argv, stdin)
         try:
-            out, err = process.communicate(stdin, timeout=timeout)
+            out, err = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired as error:
             fate = _kill(process)
             raise ToolTimeoutError(
@@ -85,24 +86,48 @@ class SubprocessRunner:
             raise
         return Finished(process.returncode, out, err)
 
-    def _start(self, argv: Sequence[str]) -> subprocess.Popen[str]:
+    def _start(self, argv: Sequence[str], stdin: str) -> subprocess.Popen[str]:
         try:
-            return subprocess.Popen(
-                list(argv),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=self._environment,
-                cwd="/",
-                start_new_session=True,
-                encoding="utf-8",
-                errors="backslashreplace",
-            )
+            with _file(stdin) as given:
+                return self._popen(argv, given)
         except OSError as error:
             raise ToolMissingError(
                 f"{argv[0]} cannot be started: {error.strerror}; install iptables,"
                 " or correct its permissions"
             ) from error
+
+    def _popen(self, argv: Sequence[str], stdin: IO[bytes]) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            list(argv),
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=self._environment,
+            cwd="/",
+            start_new_session=True,
+            encoding="utf-8",
+            errors="backslashreplace",
+        )
+
+
+def _file(text: str) -> IO[bytes]:
+    """Text as a file in memory, at its beginning.
+
+    A pipe would have to be fed 4 kB at a time, with both processes taking turns: a transaction can
+    have 16 MB.
+    """
+    file = os.fdopen(os.memfd_create("stdin", os.MFD_CLOEXEC), "w+b", buffering=0)
+    try:
+        for start in range(0, len(text), _PIECE):
+            piece = text[start : start + _PIECE].encode("utf-8", "backslashreplace")
+            rest = memoryview(piece)
+            while rest:
+                rest = rest[file.write(rest) :]
+        file.seek(0)
+    except BaseException:
+        file.close()
+        raise
+    return file
 
 
 def find(name: str) -> Path | None:
