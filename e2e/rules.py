@@ -24,7 +24,8 @@ def save(cluster: Cluster, node: str, family: Family, backend: str = "", table: 
 def endpoints_of(cluster: Cluster, service: Service, node: str, family: Family) -> list[int]:
     """For each port of a Service: to how many endpoints a node's rules lead.
 
-    0 as long as packets to the Service do not meet its chains, or those to its node port.
+    0 as long as packets to its address and its node port do not meet its chains: these have the
+    same names as those of another Service of the same name, a moment before.
     """
     text = save(cluster, node, family)
     found = []
@@ -35,12 +36,19 @@ def endpoints_of(cluster: Cluster, service: Service, node: str, family: Family) 
         targets: set[str] = set()
         for chain in chains:
             targets |= set(re.findall(rf"^-A {chain} .*-j (KUBE-SEP-\w+)$", text, re.MULTILINE))
-        met = any(re.search(rf"^-A (?!KUBE-EXT-)\S+ .*-j {chain}$", text, re.MULTILINE)
-                  for chain in chains)  # fmt: skip
+        met = _leads(text, f"-d {re.escape(service.ips[family])}/", *chains)
         if port.port in service.node_ports:
-            met = met and f"-j {names.EXT}{number}\n" in text
+            met = met and _leads(
+                text, f"--dport {service.node_ports[port.port]} ", names.EXT + number
+            )
         found.append(len(targets) if met else 0)
     return found
+
+
+def _leads(text: str, match: str, *chains: str) -> bool:
+    """Whether a rule with a match jumps to one of some chains."""
+    wanted = "|".join(chains)
+    return re.search(rf"^-A .*{match}.*-j ({wanted})$", text, re.MULTILINE) is not None
 
 
 def wait_programmed(cluster: Cluster, service: Service, endpoints: int) -> None:

@@ -106,9 +106,9 @@ def test_flushed_behind_its_back(cluster: Cluster, web: Workload, service: Servi
     began = time.monotonic()
     for table in ("nat", "filter"):
         foreign = not_ours(save(cluster, node, "IPv4", table=table))
-        run(*place.prefix, program, "iptables", "-t", table, "-F")
-        run(*place.prefix, program, "iptables", "-t", table, "-X")
-        run(*place.prefix, program, "iptables-restore", "--noflush", stdin=foreign)
+        run(*place.prefix, program, "iptables", "--wait", "10", "-t", table, "-F")
+        run(*place.prefix, program, "iptables", "--wait", "10", "-t", table, "-X")
+        run(*place.prefix, program, "iptables-restore", "--noflush", "--wait", "10", stdin=foreign)
     assert endpoints_of(cluster, service, node, "IPv4") == [0]
     wait_for(
         "the rules are back",
@@ -137,7 +137,7 @@ def test_one_rule_changed_behind_its_back(
         if f"--to-destination {pod.ips['IPv4']}:8080" in line and "-p tcp" in line
         and line.startswith("-A KUBE-SEP-")
     }  # fmt: skip
-    run(*place.prefix, program, "iptables", "-t", "nat", "-F", chain)
+    run(*place.prefix, program, "iptables", "--wait", "10", "-t", "nat", "-F", chain)
     assert f"-A {chain} " not in save(cluster, node, "IPv4")
     wait_for(
         "the chain is whole",

@@ -107,9 +107,12 @@ class LocalAgents:
         self._docker("stop", "--time", str(_GRACE), name)
         self._docker("rm", name)
 
+    def node_stops(self, node: Node) -> None:
+        """End the agent of a node with the node: at once."""
+        self._docker("rm", "--force", self._container(node))
+
     def node_restarted(self, node: Node) -> None:
         """Start the agent of a node whose network is new."""
-        self._docker("rm", "--force", self._container(node))
         self._start(node)
 
     def logs(self, node: str) -> str:

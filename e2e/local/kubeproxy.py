@@ -78,7 +78,7 @@ def _restore_recorded(docker: Docker, node: Node, service: Service, pods: Sequen
             values[f"sep{number}"] = names.SEP + names.service_hash(key, "tcp", endpoint)
         docker(
             "exec", "--interactive", node.container, f"xtables-{node.backend}-multi",
-            f"{TOOLS[family]}-restore", "--noflush", stdin=text.format_map(values),
+            f"{TOOLS[family]}-restore", "--noflush", "--wait", "10", stdin=text.format_map(values),
         )  # fmt: skip
 
 

@@ -161,7 +161,7 @@ class Machines:
             program = f"xtables-{node.backend}-multi"
             self._docker(
                 "exec", "--interactive", node.container, program, f"{tool}-restore", "--noflush",
-                stdin=text,
+                "--wait", "10", stdin=text,
             )  # fmt: skip
 
     def restart_node(self, node: Node) -> None:

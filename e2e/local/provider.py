@@ -232,6 +232,7 @@ class LocalCluster:
     def restart_node(self, node: str) -> None:
         """See ``Cluster``."""
         found = self._node(node)
+        self.agents.node_stops(found)
         self._machines.restart_node(found)
         self._machines.restart_pods(found)
         self.agents.node_restarted(found)
