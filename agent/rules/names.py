@@ -44,14 +44,9 @@ def service_hash(port_name: str, protocol: str, endpoint: str = "") -> str:
     bits = int.from_bytes(digest[:10], "big")
     pairs = _PAIRS
     return (
-        pairs[bits >> 70]
-        + pairs[bits >> 60 & 1023]
-        + pairs[bits >> 50 & 1023]
-        + pairs[bits >> 40 & 1023]
-        + pairs[bits >> 30 & 1023]
-        + pairs[bits >> 20 & 1023]
-        + pairs[bits >> 10 & 1023]
-        + pairs[bits & 1023]
+        f"{pairs[bits >> 70]}{pairs[bits >> 60 & 1023]}{pairs[bits >> 50 & 1023]}"
+        f"{pairs[bits >> 40 & 1023]}{pairs[bits >> 30 & 1023]}{pairs[bits >> 20 & 1023]}"
+        f"{pairs[bits >> 10 & 1023]}{pairs[bits & 1023]}"
     )
 
 

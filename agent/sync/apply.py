@@ -139,7 +139,7 @@ class Syncer:
         """
         outcome = Outcome(full=full or self.needs_full)
         self._store = store
-        self._take_changes(store)
+        self.prepare(store)
         self.needs_full = True  # until this attempt has succeeded
         view = self._view(compare=True) if outcome.full else None
         services = sorted(self.rules.services.keys() | self._pending if view else self._pending)
@@ -163,7 +163,8 @@ class Syncer:
 
     # Changes -----------------------------------------------------------------------------
 
-    def _take_changes(self, store: Store) -> None:
+    def prepare(self, store: Store) -> None:
+        """Take in and compile what changed since the last call; ``sync`` begins with it."""
         snapshot = store.snapshot(self.generation)
         changed = {record.key for record in snapshot.records}
         freed = self.quarantine.changed(changed) | self.quarantine.due()
