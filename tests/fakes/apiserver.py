@@ -175,10 +175,16 @@ def serve_manifests(server: FakeAPIServer, paths: list[Path], seconds: float = 0
     seen: list[int] = []
     keys: set[tuple[str, str, str]] = set()
     while True:
-        stamps = [path.stat().st_mtime_ns for path in paths]
+        try:
+            stamps = [path.stat().st_mtime_ns for path in paths]
+            objects = read_manifests(paths) if stamps != seen else []
+        except (OSError, yaml.YAMLError) as error:  # half an edit: what was there stays
+            sys.stderr.write(f"not read: {error}\n")
+            time.sleep(seconds)
+            continue
         if stamps != seen:
             seen = stamps
-            stored = [(obj["kind"], server.store.put(obj)) for obj in read_manifests(paths)]
+            stored = [(obj["kind"], server.store.put(obj)) for obj in objects]
             now = {(kind, item.namespace, item.name) for kind, item in stored}
             for kind, namespace, name in keys - now:
                 server.delete(kind, name, namespace)
