@@ -9,6 +9,7 @@ could not reach the registries in the way that this machine does.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -16,7 +17,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from agent import __version__
 from e2e.shell import CommandError, run, wait_for
@@ -64,6 +65,7 @@ class Docker:
     def __init__(self) -> None:
         self.env = dict(os.environ)
         self._daemon: subprocess.Popen[bytes] | None = None
+        self._lock: IO[str] | None = None
 
     @property
     def started(self) -> bool:
@@ -79,14 +81,14 @@ class Docker:
         """
         if shutil.which("docker") is None:
             raise NoDockerError("there is no docker command; install docker.io")
-        for host in (self.env.get("DOCKER_HOST"), _SOCKET):
-            self.env = {k: v for k, v in os.environ.items() if k != "DOCKER_HOST"}
-            self.env |= {"DOCKER_HOST": host} if host else {}
-            if self._answers():
-                return
+        if self._answers():
+            return
+        self.env["DOCKER_HOST"] = _SOCKET
+        self._wait_for_others()
+        if self._answers():  # of a run that was killed
+            return
         if os.geteuid() != 0 or shutil.which("dockerd", path=_path()) is None:
             raise NoDockerError("no Docker daemon answers, and starting one takes root and dockerd")
-        RUN.mkdir(parents=True, exist_ok=True)
         STATE.mkdir(parents=True, exist_ok=True)
         with (RUN / "dockerd.log").open("wb") as log:
             self._daemon = subprocess.Popen(
@@ -99,6 +101,16 @@ class Docker:
                 self.stop()
                 raise DockerError(f"dockerd does not come up; {RUN}/dockerd.log says why")
             time.sleep(0.2)
+
+    def _wait_for_others(self) -> None:
+        """Wait until no other run has a daemon of this kind: it would end with that run.
+
+        The lock is this process's until it ends.
+        """
+        if os.geteuid() == 0:
+            RUN.mkdir(parents=True, exist_ok=True)
+            self._lock = (RUN / "lock").open("w")
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
 
     def _answers(self) -> bool:
         return run("docker", "info", env=self.env, check=False, timeout=30).returncode == 0
@@ -113,6 +125,9 @@ class Docker:
                 self._daemon.kill()
                 self._daemon.wait()
             self._daemon = None
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     def forget(self) -> None:
         """Leave the daemon running at the end."""

@@ -141,8 +141,8 @@ def test_it_starts_in_less_than_a_second(docker: Docker, container: str, folder:
 def test_init_sets_what_the_agent_may_not(docker: Docker, container: str) -> None:
     """As a privileged init container it writes kernel settings; without privilege it says so."""
     docker(
-        "run", "--detach", "--name", container, "--network", "none", "--entrypoint", "sleep",
-        IMAGE, "60",
+        "run", "--detach", "--name", container, "--network", "none",
+        "--sysctl", "net.ipv4.conf.all.route_localnet=0", "--entrypoint", "sleep", IMAGE, "60",
     )  # fmt: skip
     command = (
         "run", "--rm", "--network", f"container:{container}", "--read-only",
