@@ -49,7 +49,7 @@ class Reply:
 
 
 def until(
-    true: Callable[[], Any], seconds: float = 10.0, what: Callable[[], object] = lambda: ""
+    true: Callable[[], Any], seconds: float = 40.0, what: Callable[[], object] = lambda: ""
 ) -> Any:
     """Wait until something is true and return it; fail with what ``what`` tells if it is not."""
     end = time.monotonic() + seconds
