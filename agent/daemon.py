@@ -70,6 +70,8 @@ if TYPE_CHECKING:
 #: Services in one transaction of a backend whose time grows faster than the transaction: on an
 #: empty node, and over rules in use.
 BATCHES = {Backend.NFT: (50, 200), Backend.LEGACY: (None, None)}
+#: Seconds between looks at the kernel's rules until all of them have been seen once.
+LEARN_PERIOD = 1.0
 #: A syncPeriod's worth of waiting is normal; twice that is not (as in kube-proxy).
 _LATE = 2
 _MAX_EVENTS = 10_000
@@ -300,7 +302,7 @@ class _Agent:
             (health, udp),
         )
         pace = Pace(
-            PaceSettings(periods.min_sync_period, periods.sync_period),
+            PaceSettings(periods.min_sync_period, periods.sync_period, learn_period=LEARN_PERIOD),
             time.monotonic,
             random.random,
         )

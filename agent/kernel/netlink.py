@@ -43,6 +43,7 @@ HEADER_SIZE = _HEADER.size
 #: Where the attributes of a netfilter message begin.
 ATTRIBUTES = HEADER_SIZE + _NETFILTER.size
 _ATTRIBUTE = struct.Struct("=HH")
+ATTRIBUTE_HEADER = _ATTRIBUTE.size
 _TYPE_MASK = 0x3FFF
 _NESTED = 0x8000
 _BUFFER = 1 << 17

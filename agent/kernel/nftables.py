@@ -7,7 +7,7 @@ asked for less:
 - Each change of the ruleset of a network namespace, by whomever, raises one number, the
   generation. If it rose by what our own transactions account for, nobody else changed anything.
 - The rules of one chain, as bytes. What they mean is left to the tool; a digest of them tells
-  whether they are still the ones that were there before. Counters are blotted out.
+  whether they are still like those that were there before. What counts and numbers is left out.
 
 Messages and attributes: ``linux/netfilter/nf_tables.h``. All of it speaks of the network namespace
 of the calling thread.
@@ -22,7 +22,14 @@ import socket
 from typing import TYPE_CHECKING
 
 from agent.kernel.errors import DumpInterruptedError, KernelError, NetlinkError
-from agent.kernel.netlink import ATTRIBUTES, Channel, attributes, string, values
+from agent.kernel.netlink import (
+    ATTRIBUTE_HEADER,
+    ATTRIBUTES,
+    Channel,
+    attributes,
+    string,
+    values,
+)
 from agent.state.values import Family
 
 if TYPE_CHECKING:
@@ -34,6 +41,8 @@ _GET_RULE = _SUBSYSTEM | 7
 _GET_GENERATION = _SUBSYSTEM | 16
 _CHAIN_TABLE, _CHAIN_NAME = 1, 3
 _RULE_TABLE, _RULE_CHAIN = 1, 2
+#: What the kernel numbers a rule by, itself and the one in front of it.
+_RULE_NUMBERS = {3, 6}
 _GENERATION_ID = 1
 _FAMILIES = {Family.V4: socket.AF_INET, Family.V6: socket.AF_INET6}
 #: A counter expression: its name, then bytes and packets, each behind a header.
@@ -105,8 +114,8 @@ def _chain_of(answer: bytes, table: bytes) -> bytes:
 def digests(family: Family, table: str, chains: Iterable[str]) -> dict[str, bytes]:
     """A digest of the rules of each chain as they are.
 
-    Chains without rules, and chains that do not exist, are left out. A rule that was replaced by
-    its like gives another digest, since the kernel numbers rules.
+    Chains without rules, and chains that do not exist, are left out. The same tool gives the same
+    rules the same digest, also when it writes them again.
 
     Raises:
         PrivilegeError: this process may not ask.
@@ -129,7 +138,7 @@ def _digest(channel: Channel, family: Family, table: str, chain: str) -> bytes |
         digest, empty = hashlib.blake2b(digest_size=16), True
         try:
             for answer in channel.dump(action, _FAMILIES[family], _GET_RULE, body):
-                digest.update(_COUNTER.sub(_BLOT, answer[ATTRIBUTES:]))
+                digest.update(_COUNTER.sub(_BLOT, _content(answer)))
                 empty = False
         except DumpInterruptedError:
             if attempt == _DUMP_ATTEMPTS - 1:
@@ -141,6 +150,15 @@ def _digest(channel: Channel, family: Family, table: str, chain: str) -> bytes |
         else:
             return None if empty else digest.digest()
     raise AssertionError
+
+
+def _content(answer: bytes) -> bytes:
+    """A rule's message without the numbers that the kernel gave it."""
+    return b"".join(
+        answer[start - ATTRIBUTE_HEADER : end]
+        for kind, start, end in attributes(answer, ATTRIBUTES, len(answer))
+        if kind not in _RULE_NUMBERS
+    )
 
 
 class Generations:

@@ -117,7 +117,6 @@ class Syncer:
         self.quarantine = Quarantine(clock)
         self.generation = 0
         self.needs_full = True
-        self.epoch = 0
         self._clock = clock
         self._followers = followers
         self._pending: set[Key] = set()
@@ -148,7 +147,6 @@ class Syncer:
         self._pending.clear()
         self._clean_up(outcome)
         self.needs_full = False
-        self.epoch += outcome.full
         return outcome
 
     def set_node(self, store: Store, node: NodeView) -> None:

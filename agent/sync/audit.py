@@ -11,7 +11,8 @@ another.
 A chain is compared by meaning (``agent.rules.parse``), which takes its text, and text is slow to
 come by. So the digest of a chain that was found right is kept, where the backend gives one, and
 an equal digest is enough later. Digests are also learned while nobody else has changed
-anything, when what is there is what was written.
+anything, when what is there is what was written. Until all have come by once (``learning``) it is
+best to look often: as soon as somebody changes a rule, what is not known has to be read.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ Rules = tuple[str, ...]
 class _Unit(NamedTuple):
     """Chains that are looked at together: a Service's own, or one shared chain.
 
-    ``token`` is what they were written from; another one has other chains.
+    ``token`` is what they were written from; an unequal one has other chains.
     """
 
     name: Key | ChainId
@@ -82,14 +83,19 @@ def take_turns(keys: Iterable[Key]) -> list[Key]:
 
 
 class Audit:
-    """Compares the kernel with what it accepted, a part at a time."""
+    """Compares the kernel with what it accepted, a part at a time.
+
+    Attributes:
+        learning: rounds learn what chains look like, and there are chains that they have not seen.
+    """
 
     def __init__(self, syncer: Syncer) -> None:
         self._syncer = syncer
         self._lap: list[Key] = []  # Services that this lap has still to see, the next one last
-        self._epoch = -1
         #: Of a unit: its token, and the digest that its chains had when they were right.
         self._known: dict[Key | ChainId, tuple[object, bytes]] = {}
+        self.learning = True
+        self._seen = False
 
     def run(self) -> list[Difference]:
         """One round; the differences found.
@@ -97,11 +103,11 @@ class Audit:
         Raises:
             ReadError: the kernel's rules could not be read.
         """
-        if self._epoch != self._syncer.epoch:  # all was written again, with other digests
-            self._epoch = self._syncer.epoch
-            self._known.clear()
         units, whole = self._sample()
-        if self._syncer.kernel.untouched():
+        untouched = self._syncer.kernel.untouched()
+        self._seen |= whole
+        self.learning = untouched and not self._seen
+        if untouched:
             self._learn_from_ours(units)
             return []
         found = [
@@ -146,6 +152,12 @@ class Audit:
                 else:
                     del self._lap[-1]
             self._lap = take_turns(services)[::-1]
+            shared = self._syncer.planner.accepted.shared
+            self._known = {
+                name: known
+                for name, known in self._known.items()
+                if name in services or name in shared
+            }
 
     # Comparing ---------------------------------------------------------------------------
 
@@ -169,7 +181,7 @@ class Audit:
 
     def _known_digest(self, unit: _Unit) -> bytes | None:
         token, digest = self._known.get(unit.name, (None, None))
-        return digest if token is unit.token else None
+        return digest if token is unit.token or token == unit.token else None
 
     def _learn_from_ours(self, units: list[_Unit]) -> None:
         """While everything there is ours, what is there is right."""

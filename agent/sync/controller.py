@@ -265,6 +265,8 @@ class Controller:
             self._observer.audit_failed(track.family, error)
             return
         self._observer.audited(track.family, differences, self._clock() - started)
+        if track.audit.learning:
+            track.pace.hurry()
         if differences:
             track.syncer.needs_full = True
             self._request({track.family})
@@ -284,6 +286,8 @@ class Controller:
         track.pace.succeeded(full=outcome.full)
         seconds = self._clock() - started
         self._observer.synced(track.syncer, outcome, seconds, track.triggers.take())
+        if track.audit.learning:
+            track.pace.hurry()
         self._follow(track)
 
     def _follow(self, track: Track) -> None:

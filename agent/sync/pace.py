@@ -23,12 +23,15 @@ class PaceSettings(msgspec.Struct, frozen=True):
         check_period: between looks at what the kernel holds; also the longest retry delay.
         first_retry: delay after the first failure; it doubles with each further one.
         full_period: between full syncs for no other reason; None for never.
+        learn_period: between looks at what the kernel holds while they still learn what it looks
+            like; None for no hurry.
     """
 
     min_period: float = 1.0
     check_period: float = 30.0
     first_retry: float = 1.0
     full_period: float | None = 3600.0
+    learn_period: float | None = None
 
 
 class Pace:
@@ -114,6 +117,11 @@ class Pace:
     def checked(self) -> None:
         """A look at the kernel was taken."""
         self._check_at = self._clock() + self._settings.check_period
+
+    def hurry(self) -> None:
+        """The next look is still one to learn by."""
+        if self._settings.learn_period is not None:
+            self._check_at = min(self._check_at, self._clock() + self._settings.learn_period)
 
     def _earliest(self) -> float:
         if self._last_start is None:
