@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Self
 from agent.kernel.errors import DumpInterruptedError, NetlinkError, PrivilegeError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator
     from types import TracebackType
 
 NETLINK_NETFILTER = 12
@@ -43,7 +43,6 @@ HEADER_SIZE = _HEADER.size
 #: Where the attributes of a netfilter message begin.
 ATTRIBUTES = HEADER_SIZE + _NETFILTER.size
 _ATTRIBUTE = struct.Struct("=HH")
-ATTRIBUTE_HEADER = _ATTRIBUTE.size
 _TYPE_MASK = 0x3FFF
 _NESTED = 0x8000
 _BUFFER = 1 << 17
@@ -131,7 +130,7 @@ class Channel:
             NetlinkError: the kernel refused or broke off.
         """
         self._send(action, payload, kind, FLAG_REQUEST | _FLAG_DUMP)
-        yield from self._parts(action)
+        return self._parts(action)
 
     def _answers(self, action: str) -> list[bytes]:
         answers = []
@@ -172,20 +171,22 @@ class Channel:
                 raise NetlinkError(
                     f"{action}: receiving failed: {error}", error.errno or errno.ETIMEDOUT
                 ) from error
-            yield from self._split(action, data)
+            offset = 0
+            while offset + _HEADER.size <= len(data):
+                length, kind, flags, sequence, _ = _HEADER.unpack_from(data, offset)
+                _check_frame(action, kind, length, len(data) - offset)
+                # An answer to an earlier request, broken off, is none of this one's.
+                if sequence == self._sequence:
+                    yield kind, flags, data[offset : offset + length]
+                offset += (length + 3) & ~3
 
-    def _split(self, action: str, data: bytes) -> Iterator[tuple[int, int, bytes]]:
-        offset = 0
-        while offset + _HEADER.size <= len(data):
-            length, kind, flags, sequence, _ = _HEADER.unpack_from(data, offset)
-            if length < _HEADER.size or offset + length > len(data):
-                raise NetlinkError(f"{action}: the kernel's answer is cut short", errno.EMSGSIZE)
-            if kind == _OVERRUN:
-                raise NetlinkError(f"{action}: the kernel lost part of the answer", errno.ENOBUFS)
-            # An answer to an earlier request, broken off, is none of this one's.
-            if sequence == self._sequence:
-                yield kind, flags, data[offset : offset + length]
-            offset += (length + 3) & ~3
+
+def _check_frame(action: str, kind: int, length: int, left: int) -> None:
+    """Raise if a message is not what the kernel wanted to say."""
+    if not _HEADER.size <= length <= left:
+        raise NetlinkError(f"{action}: the kernel's answer is cut short", errno.EMSGSIZE)
+    if kind == _OVERRUN:
+        raise NetlinkError(f"{action}: the kernel lost part of the answer", errno.ENOBUFS)
 
 
 def attribute(kind: int, *parts: bytes, nested: bool = False) -> bytes:
@@ -214,6 +215,24 @@ def attributes(data: bytes, offset: int, end: int) -> Iterator[tuple[int, int, i
             return
         yield kind & _TYPE_MASK, offset + _ATTRIBUTE.size, offset + length
         offset += (length + 3) & ~3
+
+
+def without(data: bytes, offset: int, kinds: Container[int]) -> bytes:
+    """The attributes from an offset on, as they stand, without those of some types.
+
+    A loop of its own: an audit calls it for ten thousand rules.
+    """
+    parts: list[bytes] = []
+    end = len(data)
+    while offset + _ATTRIBUTE.size <= end:
+        length, kind = _ATTRIBUTE.unpack_from(data, offset)
+        if length < _ATTRIBUTE.size or offset + length > end:
+            break
+        following = offset + ((length + 3) & ~3)
+        if kind & _TYPE_MASK not in kinds:
+            parts.append(data[offset:following])
+        offset = following
+    return b"".join(parts)
 
 
 def values(answer: bytes, offset: int = ATTRIBUTES) -> dict[int, bytes]:

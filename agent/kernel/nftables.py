@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING
 
 from agent.kernel.errors import DumpInterruptedError, KernelError, NetlinkError
 from agent.kernel.netlink import (
-    ATTRIBUTE_HEADER,
     ATTRIBUTES,
     Channel,
     attributes,
     string,
     values,
+    without,
 )
 from agent.state.values import Family
 
@@ -123,22 +123,22 @@ def digests(family: Family, table: str, chains: Iterable[str]) -> dict[str, byte
         NetlinkError: the kernel refused, or a chain kept changing.
     """
     found: dict[str, bytes] = {}
+    of_table = string(_RULE_TABLE, table)
     with Channel() as channel:
         for chain in chains:
-            digest = _digest(channel, family, table, chain)
+            action = f"reading chain {chain} of {family.value} {table}"
+            digest = _digest(channel, action, family, of_table + string(_RULE_CHAIN, chain))
             if digest is not None:
                 found[chain] = digest
     return found
 
 
-def _digest(channel: Channel, family: Family, table: str, chain: str) -> bytes | None:
-    body = string(_RULE_TABLE, table) + string(_RULE_CHAIN, chain)
-    action = f"reading chain {chain} of {family.value} {table}"
+def _digest(channel: Channel, action: str, family: Family, body: bytes) -> bytes | None:
     for attempt in range(_DUMP_ATTEMPTS):
         digest, empty = hashlib.blake2b(digest_size=16), True
         try:
             for answer in channel.dump(action, _FAMILIES[family], _GET_RULE, body):
-                digest.update(_COUNTER.sub(_BLOT, _content(answer)))
+                digest.update(_COUNTER.sub(_BLOT, without(answer, ATTRIBUTES, _RULE_NUMBERS)))
                 empty = False
         except DumpInterruptedError:
             if attempt == _DUMP_ATTEMPTS - 1:
@@ -150,15 +150,6 @@ def _digest(channel: Channel, family: Family, table: str, chain: str) -> bytes |
         else:
             return None if empty else digest.digest()
     raise AssertionError
-
-
-def _content(answer: bytes) -> bytes:
-    """A rule's message without the numbers that the kernel gave it."""
-    return b"".join(
-        answer[start - ATTRIBUTE_HEADER : end]
-        for kind, start, end in attributes(answer, ATTRIBUTES, len(answer))
-        if kind not in _RULE_NUMBERS
-    )
 
 
 class Generations:
