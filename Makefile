@@ -2,10 +2,13 @@
 BACKEND ?= nft
 PYTEST_ARGS ?=
 PROVIDER ?= local
+MINUTES ?= 60
+SERVICES ?= 2000
+RECONNECTS ?= 0
 BIN := .venv/bin
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' agent/__init__.py)
 
-.PHONY: help setup demo test e2e image install-yaml lock lint format clean
+.PHONY: help setup demo test soak e2e image install-yaml lock lint format clean
 
 help: ## what there is
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -20,6 +23,11 @@ demo: ## show it: a small cluster in network namespaces (BACKEND=legacy|nft; roo
 test: ## all tests; as root also those with real rules and packets
 	@hack/setup.sh test
 	@$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+
+soak: ## an hour of churn, then does anything grow? MINUTES=60 SERVICES=2000, or RECONNECTS=1000; root
+	@hack/setup.sh test
+	@$(BIN)/python -m tests.soak --backend $(BACKEND) --services $(SERVICES) \
+	  --minutes $(MINUTES) --reconnects $(RECONNECTS)
 
 e2e: ## the image in a cluster: PROVIDER=local (default, needs no registry), kind, minikube, external
 	@hack/setup.sh e2e

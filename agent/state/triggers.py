@@ -29,27 +29,36 @@ def trigger_time(endpoint_slice: EndpointSlice) -> float | None:
     return moment.timestamp() if moment.tzinfo is not None else None
 
 
+#: Times that wait at the most, while the kernel accepts nothing for hours. The oldest stay: the
+#: greatest latency is the one that matters.
+MOST = 10_000
+
+
 class TriggerTimes:
     """Trigger times of accepted changes that wait for the kernel, in one family.
 
     Times before ``since`` are of changes that some earlier process has programmed.
     """
 
-    def __init__(self, since: float) -> None:
+    def __init__(self, since: float, most: int = MOST) -> None:
         self._since = since
+        self._most = most
         self._waiting: dict[Key, list[float]] = {}
+        self._count = 0
 
     def note(self, key: Key, moment: float | None) -> None:
         """A slice changed; ``moment`` is its trigger time."""
-        if moment is not None and moment > self._since:
+        if moment is not None and moment > self._since and self._count < self._most:
             self._waiting.setdefault(key, []).append(moment)
+            self._count += 1
 
     def drop(self, key: Key) -> None:
         """A slice was deleted: its annotation tells of an older change, not of this one."""
-        self._waiting.pop(key, None)
+        self._count -= len(self._waiting.pop(key, ()))
 
     def take(self) -> list[float]:
         """The kernel accepted everything: all times that waited."""
         times = [moment for moments in self._waiting.values() for moment in moments]
         self._waiting.clear()
+        self._count = 0
         return times

@@ -114,6 +114,7 @@ class RunningAgent:
         prefix: Sequence[str] = (),
         environment: dict[str, str] | None = None,
         node: str = NODE,
+        module: str = "agent",
     ) -> None:
         """Nothing runs yet.
 
@@ -126,7 +127,9 @@ class RunningAgent:
             prefix: a command that runs the agent's command.
             environment: variables besides this process's.
             node: name of the Node.
+            module: what is run as the agent.
         """
+        self._module = module
         self.namespace = namespace
         self.backend = backend
         self._folder = folder
@@ -151,7 +154,7 @@ class RunningAgent:
     def launch(self) -> RunningAgent:
         """Start it, again if it has ended; its log begins anew."""
         assert self.process is None or self.process.poll() is not None
-        argv = [*self._prefix, sys.executable, "-m", "agent", "run", "--log-format", "json"]
+        argv = [*self._prefix, sys.executable, "-m", self._module, "run", "--log-format", "json"]
         argv += ["--iptables-min-sync-period", "0s", "--conntrack-max-per-core", "0"]
         with self._out.open("w") as out, self._err.open("w") as err:
             self.process = self.namespace.popen(

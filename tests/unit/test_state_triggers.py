@@ -49,3 +49,26 @@ def test_what_says_nothing_about_this_process_is_left_out() -> None:
     times.drop(key("never"))
 
     assert times.take() == []
+
+
+def test_times_that_nobody_takes_have_a_bound() -> None:
+    """While the kernel accepts nothing, three times are kept of any number, and the oldest."""
+    times = TriggerTimes(since=0.0, most=3)
+    for moment in range(1, 100):
+        times.note(key("a" if moment % 2 else "b"), float(moment))
+
+    assert sorted(times.take()) == [1.0, 2.0, 3.0]
+
+
+def test_room_comes_back() -> None:
+    """A slice that goes, and a sync that is accepted, make room for later times."""
+    times = TriggerTimes(since=0.0, most=2)
+    times.note(key("a"), 1.0)
+    times.note(key("b"), 2.0)
+    times.drop(key("a"))
+    times.note(key("c"), 3.0)
+    times.note(key("d"), 4.0)
+    assert sorted(times.take()) == [2.0, 3.0]
+    times.note(key("d"), 5.0)
+    times.note(key("d"), 6.0)
+    assert times.take() == [5.0, 6.0]

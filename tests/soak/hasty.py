@@ -1,0 +1,19 @@
+"""``python -m agent`` with back-offs of milliseconds, so that 1,000 reconnects take minutes.
+
+Everything else is the agent's: a watch that breaks early is followed by a delay, only a short one.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from agent.cli import main
+from agent.cluster import kube
+from agent.cluster.reflector import WatchSettings
+
+if __name__ == "__main__":
+    settings = WatchSettings(backoff_first=0.02, backoff_cap=0.1)
+    kube.KubeSource = functools.partial(  # type: ignore[misc,assignment]  # its place for a default
+        kube.KubeSource, settings=settings
+    )
+    main()
