@@ -13,9 +13,17 @@ import re
 
 from agent.state.values import Family
 
-_V4 = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,9})")
-_V6 = re.compile(r"[0-9A-Fa-f:.]{2,45}")
-_PREFIX = re.compile(r"[0-9]{1,3}")
+_OCTET = r"0*([0-9]{1,3})"
+_V4 = re.compile(rf"{_OCTET}\.{_OCTET}\.{_OCTET}\.{_OCTET}")
+_V6 = re.compile(r"[0-9A-Fa-f:.]{2,}")
+#: Zeros in front of another digit of the same part.
+_LEADING_ZEROS = re.compile(r"(?<![0-9A-Fa-f])0+(?=[0-9A-Fa-f])")
+_PREFIX = re.compile(r"0*([0-9]{1,3})")
+#: Longer text is no address, whatever it says.
+_LONGEST = 256
+#: Bits in front of the IPv4 address in an IPv4-mapped IPv6 one.
+_MAPPED = 96
+_FAMILIES = {4: Family.V4, 6: Family.V6}
 
 
 @functools.lru_cache(maxsize=65536)
@@ -25,40 +33,43 @@ def parse_ip(text: str) -> tuple[Family, str] | None:
     Blanks around it are dropped, leading zeros are decimal, and an IPv4-mapped IPv6 address is
     the IPv4 address that it holds, as in Kubernetes. Zones (``%eth0``) are refused.
     """
-    text = text.strip()
-    if found := _V4.fullmatch(text):
-        octets = [int(octet) for octet in found.groups()]
-        if max(octets) > 255:
-            return None
-        return Family.V4, "{}.{}.{}.{}".format(*octets)
-    if ":" not in text or not _V6.fullmatch(text):
+    address = _read(text.strip())
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
+        address = address.ipv4_mapped
+    return None if address is None else (_FAMILIES[address.version], str(address))
+
+
+def _read(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    if len(text) > _LONGEST:
         return None
     try:
-        address = ipaddress.IPv6Address(text)
+        if found := _V4.fullmatch(text):
+            return ipaddress.IPv4Address(bytes(map(int, found.groups())))
+        if ":" in text and _V6.fullmatch(text):
+            return ipaddress.IPv6Address(_LEADING_ZEROS.sub("", text))
     except ValueError:
-        return None
-    if mapped := address.ipv4_mapped:
-        return Family.V4, str(mapped)
-    return Family.V6, address.compressed
+        pass  # too large an octet, too many parts, and the like
+    return None
 
 
 @functools.lru_cache(maxsize=4096)
 def parse_cidr(text: str) -> tuple[Family, str] | None:
     """Family and canonical text of a range, or None if it is not one.
 
-    Reads what ``parse_ip`` reads, and clears host bits.
+    Reads what ``parse_ip`` reads, and clears host bits. A range of IPv4-mapped IPv6 addresses
+    is one of IPv4, and a wider one that has IPv6 addresses as well is one of IPv6.
     """
-    address, slash, prefix = text.strip().partition("/")
-    parsed = parse_ip(address)
-    if not slash or parsed is None or not _PREFIX.fullmatch(prefix):
+    text, slash, prefix = text.strip().partition("/")
+    address, length = _read(text), _PREFIX.fullmatch(prefix)
+    if not slash or address is None or length is None:
         return None
-    family, canonical = parsed
-    length = int(prefix)
-    if family is Family.V4 and ":" in address:  # an IPv4-mapped range counts 96 bits more
-        length -= 96
-    if not 0 <= length <= family.host_bits:
+    bits = int(length[1])
+    if bits > address.max_prefixlen:
         return None
-    return family, str(ipaddress.ip_network(f"{canonical}/{length}", strict=False))
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped and bits >= _MAPPED:
+        address, bits = address.ipv4_mapped, bits - _MAPPED
+    network = ipaddress.ip_network(f"{address}/{bits}", strict=False)
+    return _FAMILIES[network.version], str(network)
 
 
 def prefix_length(cidr: str) -> int:

@@ -42,7 +42,7 @@ def case_node(config: dict[str, Any]) -> NodeView:
         masquerade_all=config["masqueradeAll"],
         localhost_node_ports=config["localhostNodePorts"],
         detect_mode=mode,
-        cluster_cidrs=(value,),
+        cluster_cidrs=tuple(value.split(",")),
         bridge=value,
         prefix=value,
         node_port_addresses=tuple(config["nodePortAddresses"]),

@@ -23,7 +23,9 @@ V4, V6 = Family.V4, Family.V6
         # Kubernetes reads leading zeros as decimal (faults 9); iptables would read 8.0.0.1.
         ("010.000.000.001", (V4, "10.0.0.1")),
         ("192.0.2.010", (V4, "192.0.2.10")),
-        ("0000000192.0.2.1", None),  # nobody writes ten digits; more are refused, not computed
+        ("0000000192.0.2.1", (V4, "192.0.2.1")),
+        ("2001:db8::00001", (V6, "2001:db8::1")),
+        ("00064:ff9b::192.0.02.010", (V6, "64:ff9b::c000:20a")),
         ("0.0.0.0", (V4, "0.0.0.0")),
         ("255.255.255.255", (V4, "255.255.255.255")),
         ("::ffff:192.0.2.1", (V4, "192.0.2.1")),
@@ -65,6 +67,7 @@ def test_an_address_is_read_as_kubernetes_reads_it(
         ":" * 46,
         "example.com",
         "1" * 100_000,
+        "2001:db8::" + "0" * 100_000 + "1",
     ],
 )
 def test_what_is_no_address_is_none(text: str) -> None:
@@ -86,13 +89,15 @@ def test_what_is_no_address_is_none(text: str) -> None:
         ("2001:db8::1/64", (V6, "2001:db8::/64")),
         ("::/0", (V6, "::/0")),
         ("::ffff:192.0.2.7/120", (V4, "192.0.2.0/24")),
-        ("::ffff:192.0.2.7/95", None),
+        ("::ffff:192.0.2.7/95", (V6, "::fffe:0:0/95")),
+        ("::ffff:192.0.2.7/0", (V6, "::/0")),
+        ("192.0.2.1/0000024", (V4, "192.0.2.0/24")),
     ],
 )
 def test_a_range_is_canonical_without_host_bits(
     text: str, expected: tuple[Family, str] | None
 ) -> None:
-    """Blanks and host bits are dropped; a mapped range is the IPv4 range that it holds."""
+    """Blanks and host bits go; a mapped range is IPv4, unless it holds IPv6 addresses too."""
     assert parse_cidr(text) == expected
 
 
@@ -110,6 +115,7 @@ def test_a_range_is_canonical_without_host_bits(
         "192.0.2.0/255.255.255.0",
         "192.0.2.0/24/24",
         "192.0.2.0/ 24",
+        "192.0.2.0 /24",
         "x/24",
         "fe80::1%eth0/64",
     ],
