@@ -1,6 +1,7 @@
 # Every target does its own set-up: system packages by apt where missing, and .venv.
 BACKEND ?= nft
 PYTEST_ARGS ?=
+BENCH_ARGS ?=
 PROVIDER ?= local
 MINUTES ?= 60
 SERVICES ?= 2000
@@ -8,7 +9,7 @@ RECONNECTS ?= 0
 BIN := .venv/bin
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' agent/__init__.py)
 
-.PHONY: help setup demo test soak e2e image install-yaml lock lint format clean
+.PHONY: help setup demo test soak e2e bench bench-quick image install-yaml lock lint format clean
 
 help: ## what there is
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -32,6 +33,14 @@ soak: ## an hour of churn, then does anything grow? MINUTES=60 SERVICES=2000, or
 e2e: ## the image in a cluster: PROVIDER=local (default, needs no registry), kind, minikube, external
 	@hack/setup.sh e2e
 	@$(BIN)/python -m pytest e2e -p no:randomly --durations 10 --provider $(PROVIDER) $(PYTEST_ARGS)
+
+bench: ## how fast it is, in ratios, at up to 10,000 Services: a table, and JSON in bench-results/ (root)
+	@hack/setup.sh test
+	@$(BIN)/python -m bench $(BENCH_ARGS)
+
+bench-quick: ## the same at 1,000 Services in under 50 s; fails when a target is missed (root)
+	@hack/setup.sh test
+	@$(BIN)/python -m bench --quick $(BENCH_ARGS)
 
 image: ## the image, with Docker
 	@docker build --tag onenth:$(VERSION) --build-arg VERSION=$(VERSION) \

@@ -1,0 +1,73 @@
+"""``python -m bench [--quick] [--only NAME ...]``: measure, print a table, write JSON."""
+
+from __future__ import annotations
+
+import argparse
+import datetime as dt
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from agent.demo import namespaces
+from agent.kernel.detect import Backend
+from bench import audit, endpoint, figures, first, memory, packets, startup, storm
+from bench.bed import tool
+from bench.scale import FULL, QUICK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from bench.figures import Figure
+    from bench.scale import Scale
+
+MEASUREMENTS: dict[str, Callable[[Scale], Iterator[Figure]]] = {
+    "first": first.measure,
+    "endpoint": endpoint.measure,
+    "storm": storm.measure,
+    "start": startup.measure,
+    "memory": memory.measure,
+    "packets": packets.measure,
+    "audit": audit.measure,
+}
+
+
+def main() -> int:
+    """Measure; 1 if a target is missed, 3 if nothing can be measured here."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="1,000 Services, under a minute")
+    parser.add_argument("--only", action="append", choices=sorted(MEASUREMENTS), metavar="NAME")
+    parser.add_argument("--output", type=Path, help="JSON file (bench-results/DATE.json)")
+    options = parser.parse_args()
+    if os.geteuid() != 0:
+        sys.stderr.write("needs root: it works in network namespaces of its own\n")
+        return 3
+    scale = QUICK if options.quick else FULL
+    namespaces.sweep()
+    started = time.monotonic()
+    found = run(scale, options.only or list(MEASUREMENTS))
+    now = f"{dt.datetime.now().astimezone():%Y-%m-%dT%H%M%S}"
+    path = options.output or Path("bench-results", f"{now}{'-quick' if scale.quick else ''}.json")
+    version = ".".join(map(str, tool(Backend.NFT).version))
+    figures.write(path, found, scale, version)
+    missed = sum(figure.verdict == "MISSED" for figure in found)
+    sys.stdout.write(f"{missed} missed, {time.monotonic() - started:.0f} s; wrote {path}\n")
+    return 1 if missed else 0
+
+
+def run(scale: Scale, names: list[str]) -> list[Figure]:
+    """Measure, and print each figure as soon as it is there."""
+    found: list[Figure] = []
+    about = figures.machine()
+    sys.stdout.write(" ".join(f"{name} {value}" for name, value in about.items()) + "\n")
+    figures.head(sys.stdout)
+    for name in names:
+        for figure in MEASUREMENTS[name](scale):
+            figures.show(figure, sys.stdout)
+            found.append(figure)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,81 @@
+"""Target 7: comparing the kernel's rules with what was accepted, a sample a round.
+
+While nobody else changes rules, one number tells, and what chains look like is learned. When
+somebody does, chains that are known are compared by what they look like, and others by text.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent.kernel.detect import Backend
+from agent.sync.audit import Audit
+from bench.bed import Bed, store, syncer
+from bench.figures import Figure
+from bench.timing import median, spend
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bench.scale import Scale
+
+_WHOLE, _FIXED = 150.0, 50.0
+_MILLI = 1000.0
+_ROUNDS = 5
+#: Rounds in which every chain comes by once; a sample has at least 5 percent.
+_LAP = 21
+
+
+def measure(scale: Scale) -> Iterator[Figure]:
+    """All of target 7."""
+    size = f"{scale.services} x {scale.endpoints}"
+    with Bed(Backend.NFT) as bed:
+        writer = syncer(bed.kernel, Backend.NFT)
+        state = store(scale.services, scale.endpoints)
+        bed.call(writer.sync, state)
+        audit = Audit(writer)
+
+        def rounds(count: int, *, others: bool) -> list[float]:
+            found = []
+            for number in range(count):
+                if others:
+                    _change(bed, number)
+                differences, spent = spend(audit.run)
+                if differences:
+                    raise RuntimeError(f"the audit found {differences}")
+                found.append(spent.cpu * _MILLI)
+            return found
+
+        learning = bed.call(rounds, _LAP, others=False)
+        quiet = bed.call(rounds, _ROUNDS, others=False)
+        busy = bed.call(rounds, _ROUNDS, others=True)
+        bed.call(writer.sync, state, full=True)
+        afterwards = bed.call(rounds, _ROUNDS, others=True)
+        audit = Audit(writer)  # one that has not seen anything yet
+        unknown = bed.call(rounds, 2, others=True)
+    target, note = scale.of(_FIXED, _WHOLE), scale.note(_FIXED, _WHOLE, "ms")
+    for what, found in (
+        ("nobody else writes", quiet),
+        ("nobody else writes, learning", learning),
+        ("others write", busy),
+        ("others write, after a full sync", afterwards),
+    ):
+        yield Figure(
+            f"audit, nft, {size}, {what}",
+            median(found),
+            "ms",
+            target,
+            note=note,
+            details={"ms": found},
+        )
+    yield Figure(
+        f"audit, nft, {size}, others write before all is learned",
+        median(unknown),
+        "ms",
+        note="each chain is read as text once at most",
+    )
+
+
+def _change(bed: Bed, number: int) -> None:
+    """Somebody else adds a rule."""
+    bed.bare(f"*filter\n:OTHERS-{number} - [0:0]\n-A OTHERS-{number} -j RETURN\nCOMMIT\n")

@@ -1,0 +1,137 @@
+"""Target 1: a first full sync on an empty node, and a full one over live rules.
+
+Compared by CPU (see ``bench.timing``): ours from compiled rules that are ready to be written (what
+it takes to get there is target 4's) to what the kernel accepted, and the bare tool from the text
+that is there.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, NamedTuple
+
+from agent.kernel.detect import Backend
+from bench.bed import Bed, Recording, store, syncer
+from bench.figures import Figure
+from bench.kubeproxy import one_restore
+from bench.scale import SERVICES
+from bench.timing import Spent, spend
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bench.scale import Scale
+
+
+class Written(NamedTuple):
+    """What a first sync took, and a full one over its rules."""
+
+    first: Spent
+    again: Spent
+
+
+def measure(scale: Scale) -> Iterator[Figure]:
+    """All of target 1."""
+    yield _against_single(scale)
+    bare, legacy = _legacy(scale)
+    yield Figure(
+        f"first sync, legacy, {scale.services} x {scale.endpoints}, over the bare restore",
+        legacy.cpu / bare.cpu,
+        "x",
+        1.25,
+        note=f"{legacy.cpu:.2f} s of CPU over {bare.cpu:.2f} s for the same text",
+        details=_details(ours=legacy, bare=bare),
+    )
+    first, again = _nft(scale.services, scale.endpoints)
+    yield Figure(
+        f"first sync, nft, {scale.services} x {scale.endpoints}, over the bare legacy one",
+        first.cpu / bare.cpu,
+        "x",
+        3.0,
+        note=f"{first.cpu:.2f} s of CPU, {first.wall:.2f} s passed",
+        details=_details(ours=first, bare=bare),
+    )
+    yield Figure(
+        f"full sync over live rules, nft, {scale.services} x {scale.endpoints}, over the first",
+        again.cpu / first.cpu,
+        "x",
+        2.0,
+        note=f"{again.cpu:.2f} s of CPU, {again.wall:.2f} s passed",
+        details=_details(first=first, again=again),
+    )
+    yield _growth(scale)
+
+
+def _against_single(scale: Scale) -> Figure:
+    size = f"{scale.single} x {scale.endpoints}"
+    ours = _nft(scale.single, scale.endpoints).first
+    with Bed(Backend.NFT) as bed:
+        flat = syncer(bed.kernel, Backend.NFT, "flat").rules
+        state = store(scale.single, scale.endpoints)
+        flat.update(state.snapshot(0).records, state)
+        text = one_restore(flat)
+        _, single = bed.call(spend, lambda: bed.bare(text))
+    return Figure(
+        f"first sync, nft, {size}, times faster than one restore",
+        single.cpu / ours.cpu,
+        "x",
+        scale.single_times,
+        least=True,
+        note=f"{single.cpu:.1f} s of CPU over {ours.cpu:.2f} s"
+        + (" (15 x at 2000, where one takes 6 times as long)" if scale.quick else ""),
+        details=_details(ours=ours, single=single),
+    )
+
+
+def _legacy(scale: Scale) -> tuple[Spent, Spent]:
+    """The bare restore of what we write, and ours, in turns."""
+    bare: list[Spent] = []
+    ours: list[Spent] = []
+    state = store(scale.services, scale.endpoints)
+    for _ in range(3):
+        with Bed(Backend.LEGACY) as bed:
+            kernel = Recording(bed.kernel)
+            agent = syncer(kernel, Backend.LEGACY)
+            agent.prepare(state)
+            ours.append(bed.call(spend, lambda: agent.sync(state))[1])  # noqa: B023 (called now)
+        with Bed(Backend.LEGACY) as bed:
+            text = "".join(kernel.texts)
+            bare.append(bed.call(spend, lambda: bed.bare(text))[1])  # noqa: B023 (called now)
+    return min(bare, key=_cpu), min(ours, key=_cpu)
+
+
+@functools.cache
+def _nft(services: int, endpoints: int) -> Written:
+    """The best first sync of some, and the best one over what it wrote."""
+    found: list[Written] = []
+    state = store(services, endpoints)
+    for _ in range(1 if services > SERVICES else 2):
+        with Bed(Backend.NFT) as bed:
+            agent = syncer(bed.kernel, Backend.NFT)
+            agent.prepare(state)
+            first = bed.call(spend, lambda: agent.sync(state))[1]  # noqa: B023 (called now)
+            again = bed.call(spend, lambda: agent.sync(state, full=True))[1]  # noqa: B023 (same)
+            found.append(Written(first, again))
+    return Written(min((w.first for w in found), key=_cpu), min((w.again for w in found), key=_cpu))
+
+
+def _growth(scale: Scale) -> Figure:
+    few, many = scale.growth
+    small = _nft(few, scale.endpoints).first
+    large = _nft(many, scale.endpoints).first
+    return Figure(
+        f"first sync, nft, {few} to {many} Services, over linear growth",
+        large.cpu / small.cpu * few / many,
+        "x",
+        1.5,
+        note=f"{small.cpu:.2f} s of CPU, then {large.cpu:.2f} s",
+        details=_details(small=small, large=large),
+    )
+
+
+def _cpu(spent: Spent) -> float:
+    return spent.cpu
+
+
+def _details(**spent: Spent) -> dict[str, dict[str, float]]:
+    return {name: one._asdict() for name, one in spent.items()}

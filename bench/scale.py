@@ -1,0 +1,93 @@
+"""How large a run is, and what is asked of it.
+
+The targets are for 5,000 Services with ten endpoints. A quick run is smaller, so that it can be
+made all the time; where a target is an absolute number at 5,000, it is made smaller by what
+grows with the number of Services, and the rest is kept. ``Scale.of`` does that, and every figure
+of a quick run says so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+#: The size that the targets are for.
+SERVICES, ENDPOINTS = 5000, 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """Sizes of one run.
+
+    Attributes:
+        quick: it is the small one.
+        services: Services in most measurements.
+        endpoints: of each.
+        single: Services for the comparison with a single restore.
+        single_times: how many times faster than that a full sync must be.
+        growth: two numbers of Services, for how a full sync grows.
+        python: two numbers of Services, for how the agent's own share grows.
+        packets: Services for what a packet costs.
+        samples: pairs of measurements of one changed endpoint, on nft.
+        legacy_samples: likewise on legacy.
+        storm: events of a storm.
+        storm_seconds: over so long.
+        rounds: batches of new flows for each kind of packet.
+    """
+
+    quick: bool
+    services: int
+    endpoints: int
+    single: int
+    single_times: float
+    growth: tuple[int, int]
+    python: tuple[int, int]
+    packets: int
+    samples: int
+    legacy_samples: int
+    storm: int
+    storm_seconds: float
+    rounds: int
+
+    def of(self, fixed: float, whole: float) -> float:
+        """A target that is ``whole`` at 5,000 Services, of which ``fixed`` does not grow."""
+        return fixed + (whole - fixed) * self.services / SERVICES
+
+    def note(self, fixed: float, whole: float, unit: str) -> str:
+        """Says how a target was adapted; empty at the size that it is for."""
+        if self.services == SERVICES:
+            return ""
+        return f"{whole:g} {unit} at {SERVICES}, of which {fixed:g} does not grow"
+
+
+#: A single restore grows with more than the square of its chains: from 2,000 Services to 1,000
+#: it gets about three times nearer to ours, so fifteen times faster becomes five.
+QUICK = Scale(
+    quick=True,
+    services=1000,
+    endpoints=ENDPOINTS,
+    single=1000,
+    single_times=5,
+    growth=(250, 1000),
+    python=(100, 1000),
+    packets=1000,
+    samples=60,
+    legacy_samples=10,
+    storm=200,
+    storm_seconds=4,
+    rounds=24,
+)
+FULL = Scale(
+    quick=False,
+    services=SERVICES,
+    endpoints=ENDPOINTS,
+    single=2000,
+    single_times=15,
+    growth=(1000, 10_000),
+    python=(100, 10_000),
+    packets=10_000,
+    samples=300,
+    legacy_samples=12,
+    storm=1000,
+    storm_seconds=10,
+    rounds=60,
+)

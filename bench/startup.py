@@ -1,0 +1,94 @@
+"""Target 4: from nothing to rules that are ready to be written, in a process of its own.
+
+``python -m bench.startup KUBECONFIG`` lists and decodes through the official client, compiles, and
+prints how many seconds of CPU it took when the first restore would have begun. The imports are
+part of it.
+"""
+
+from __future__ import annotations
+
+import json
+import queue
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from agent.cluster.client import make_client
+from agent.cluster.feed import SourceFailed
+from agent.cluster.kube import KubeSource
+from agent.kernel.detect import Backend
+from bench import objects
+from bench.bed import Bed, NoKernel
+from bench.daemon import api_server, kubeconfig
+from bench.figures import Figure
+from bench.inprocess import running
+from tests.kernel.running import ROOT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from agent.cluster.feed import Event
+    from bench.scale import Scale
+
+#: Seconds of CPU: for everything, and the part that is for a process with no Services.
+_WHOLE, _FIXED = 4.0, 0.8
+_TIMEOUT = 120.0
+
+
+def measure(scale: Scale) -> Iterator[Figure]:
+    """All of target 4."""
+    with Bed(Backend.NFT) as bed, api_server(bed, scale.services, scale.endpoints):
+        argv = [sys.executable, "-m", "bench.startup", str(kubeconfig(bed))]
+        child = bed.namespace.popen(
+            argv, cwd=ROOT, env=bed.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        out, err = child.communicate(timeout=_TIMEOUT)
+    if child.returncode:
+        raise RuntimeError(err)
+    found = json.loads(out.splitlines()[-1])  # behind what was logged
+    note = f"of it {found['imports']:.2f} s for imports"
+    adapted = scale.note(_FIXED, _WHOLE, "s")
+    yield Figure(
+        f"start: list, decode, compile {scale.services} x {scale.endpoints}, CPU",
+        found["ready"],
+        "s",
+        scale.of(_FIXED, _WHOLE),
+        note=f"{note}; {adapted}" if adapted else note,
+        details=found,
+    )
+
+
+class ReadyError(Exception):
+    """The first restore would begin now."""
+
+
+class _Ready(NoKernel):
+    """Ends everything when something is to be written."""
+
+    def restore(self, text: str) -> None:
+        """Nothing is written."""
+        raise ReadyError(len(text))
+
+
+def start(path: str) -> None:
+    """Go through a start, and print the seconds of CPU that it took."""
+    imports = time.process_time()
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    source = KubeSource(make_client(path), node_name=objects.NODE)
+    with running(_Ready(), Backend.NFT) as agent:
+        source.start(events.put)
+        try:
+            while True:
+                event = events.get(timeout=_TIMEOUT)
+                if isinstance(event, SourceFailed):
+                    raise event.error
+                agent.handle(event)
+        except ReadyError:
+            ready = time.process_time()
+        source.stop()
+    sys.stdout.write(json.dumps({"imports": imports, "ready": ready}))
+
+
+if __name__ == "__main__":
+    start(sys.argv[1])
