@@ -193,10 +193,12 @@ class Syncer:
             for table, chain in chains
             if names.is_service_chain(chain) or names.is_tree_chain(chain)
         )
+        missing, standing = self._look_at_jumps()
         return KernelView(
             chains=ours,
             filters=filters,
-            missing_jumps=self.missing_jumps(),
+            missing_jumps=missing,
+            standing_jumps=standing,
             canary=self.kernel.chain("mangle", names.CANARY) is not None,
             right=self._right() if compare and ours and self._in_parts() else {},
         )
@@ -219,17 +221,26 @@ class Syncer:
         Raises:
             ReadError: a built-in chain could not be read.
         """
+        return self._look_at_jumps()[0]
+
+    def _look_at_jumps(self) -> tuple[tuple[BaseJump, ...], dict[ChainId, list[str]]]:
+        """Jumps that built-in chains lack, and the others in those chains, as they are worded."""
         jumps = self.planner.jumps()
-        present = {
-            (table, source): [
-                understood(line.partition(f"-A {source} ")[2])
-                for line in self.kernel.chain(table, source) or ()
-            ]
-            for table, source in {(jump.table, jump.source) for jump in jumps}
-        }
-        return tuple(
-            jump for jump in jumps if canonical(jump.rule) not in present[jump.table, jump.source]
-        )
+        missing: list[BaseJump] = []
+        standing: dict[ChainId, list[str]] = {}
+        for table, source in dict.fromkeys((jump.table, jump.source) for jump in jumps):
+            lines = self.kernel.chain(table, source) or ()
+            held = [line.partition(f"-A {source} ")[2] for line in lines]
+            present = [understood(text) for text in held]
+            mine = [jump for jump in jumps if (jump.table, jump.source) == (table, source)]
+            lacking = [jump for jump in mine if canonical(jump.rule) not in present]
+            if lacking:
+                missing += lacking
+                ours = [canonical(jump.rule) for jump in mine]
+                standing[table, source] = [
+                    text for text, rule in zip(held, present, strict=True) if rule in ours
+                ]
+        return tuple(missing), standing
 
     def _look_again(self, before: KernelView) -> KernelView:
         """After a refusal: tables in front of the refused one were accepted, with their jumps."""

@@ -24,6 +24,7 @@ QUICK = ("--iptables-sync-period", "1s")
 REPAIRED = "the kernel no longer holds what it accepted; writing it again"
 WEB_CHAIN = "KUBE-SVC-LOLE4ISW44XBNF3G"  # default/web, TCP
 JUMP = '-m comment --comment "kubernetes service portals" -j KUBE-SERVICES'
+FORWARD_JUMP = '-m comment --comment "kubernetes forwarding rules" -j KUBE-FORWARD'
 FAILURES = "kubeproxy_sync_proxy_rules_iptables_restore_failures_total"
 PARTIAL_FAILURES = "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total"
 
@@ -59,6 +60,7 @@ SABOTAGE = {
     "canary of mangle gone": ("mangle", "-X KUBE-PROXY-CANARY"),
     "canary of nat gone": ("nat", "-X KUBE-PROXY-CANARY"),
     "one jump gone": ("nat", f"-D PREROUTING {JUMP}"),
+    "one of several jumps gone": ("filter", f"-D FORWARD {FORWARD_JUMP}"),
     "a Service's chain flushed": ("nat", f"-F {WEB_CHAIN}"),
     "a Service's chain short-circuited": ("nat", f"-I {WEB_CHAIN} -j RETURN"),
     "a shared chain short-circuited": ("nat", "-I KUBE-MARK-MASQ -j RETURN"),
@@ -68,7 +70,10 @@ SABOTAGE = {
 
 @EVERY_BACKEND
 def test_what_others_destroy_is_back_within_the_sync_period(host: Host, backend: str) -> None:
-    """Flushed tables, deleted chains, jumps and canaries are all back, and others' rules stay."""
+    """Flushed tables, deleted chains, jumps and canaries are all back, and others' rules stay.
+
+    What is back stands in the order in which it stood.
+    """
     host.api.put(service("web", A), endpoint_slice("web", endpoint(POD)))
     period = 0.5
     agent = host.agent("--iptables-sync-period", f"{period}s", backend=backend).start()

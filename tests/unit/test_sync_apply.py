@@ -268,6 +268,28 @@ def test_what_is_set_up_for_localhost() -> None:
     assert "KUBE-FIREWALL" not in other.kernel.texts("filter")
 
 
+def test_a_missing_jump_comes_back_in_its_place(world: World) -> None:
+    """All jumps of its chain are put in anew at one instant, so their order is as it was.
+
+    Foreign rules keep theirs, also one with the same target, and no chain but this one is touched.
+    """
+    jump = '-m comment --comment "kubernetes forwarding rules" -j KUBE-FORWARD'
+    foreign = ["-p udp -j ACCEPT", "-p tcp -j KUBE-FORWARD"]
+    before = world.kernel.texts("filter")
+    world.kernel.tamper("filter", f"-D FORWARD {jump}", f"-I FORWARD 2 {foreign[0]}")
+    world.kernel.tamper("filter", f"-A FORWARD {foreign[1]}")
+    world.kernel.inputs.clear()
+    world.sync(full=True)
+    after = world.kernel.texts("filter")
+
+    (text,) = world.kernel.inputs
+    assert jump in after["FORWARD"]
+    assert after["FORWARD"] == [*before["FORWARD"], *foreign]
+    assert after["INPUT"] == before["INPUT"]
+    assert text.count("*filter") == 1
+    assert "INPUT" not in text
+
+
 def test_followers_see_every_change_once(world: World) -> None:
     """Also when the restore fails: they are told of state, not of success."""
     assert world.seen == ["web"]
