@@ -1,4 +1,4 @@
-"""``python -m tests.soak``: status 0 only if nothing grows."""
+"""``python -m tests.soak``: status 0 only if nothing grows and the rules are right at the end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def main() -> int:
         say(f"growth over {soak.span():.2f} {unit} after the warm-up:")
         for line in lines:
             say(str(line))
-    return 0 if all(line.flat for line in lines) else 1
+        right = soak.verify()
+        say(f"onenth verify: the kernel {'holds' if right else 'does NOT hold'} what it should")
+    return 0 if right and all(line.flat for line in lines) else 1
 
 
 if __name__ == "__main__":
