@@ -16,7 +16,7 @@ import random
 import time
 from typing import TYPE_CHECKING
 
-from agent import __version__, logs
+from agent import __version__, logs, rights
 from agent.cluster.events import NoRecorder
 from agent.cluster.feed import SourceFailed
 from agent.config.load import describe
@@ -125,6 +125,7 @@ class _Agent:
         self._generations = Generations()
         self._capabilities = self._probe()
         self._facts = self._prepare_kernel()
+        self._rights = rights.give_up(config, self._capabilities.backend)
         families = self._families()
         self._metrics = self._make_metrics(families)
         self._health = HealthState(config.iptables.sync_period * _LATE, families)
@@ -136,7 +137,7 @@ class _Agent:
         self._sweeper = FlowSweeper(SweepReports(self._metrics), self._died)
         self._source = self._make_source()
         self._reporter = self._make_reporter()
-        facts = agent_facts(config, self._capabilities)
+        facts = agent_facts(config, self._capabilities, self._rights)
         self._status = StatusRecorder(self._reporter, facts, families)
         self._traffic = make_traffic(
             config.metrics.connections, self._metrics, self._capabilities, families, self._died

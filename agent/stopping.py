@@ -7,6 +7,7 @@ import signal
 import threading
 from typing import TYPE_CHECKING
 
+from agent.kernel.privileges import reduce
 from agent.sync.port import Wrapped
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Stop:
             signal.signal(number, lambda _number, _frame: None)
 
     def _read(self, pipe: int, put: Callable[[Stop], None]) -> None:
+        reduce(())  # this thread is there before the others give up rights, and needs none
         while received := os.read(pipe, 1):
             if received[0] in SIGNALS:
                 self.signal = signal.Signals(received[0])

@@ -97,6 +97,7 @@ def as_text(status: StatusSnapshot) -> Iterator[str]:
     yield from _field("runs on", f"Python {facts.python}, Linux {facts.kernel}")
     yield from _field("iptables", f"{facts.backend} {facts.iptables}: {facts.reason}")
     yield from _field("Services from", facts.source)
+    yield from _field("privileges", facts.privileges)
     waiting = ", ".join(f"{count} {kind}" for kind, count in status.queue.items())
     yield from _field("waiting", waiting)
     for family in status.families:

@@ -100,6 +100,7 @@ class Config(msgspec.Struct, frozen=True, rename="camel"):
     node_port_addresses: tuple[str, ...]
     iptables: IPTables
     dispatch: Dispatch
+    drop_capabilities: bool
     ip_families: tuple[Family, ...]
     metrics: MetricsSettings
     conntrack: Conntrack

@@ -247,6 +247,14 @@ SETTINGS: tuple[Setting, ...] = (
         kube_proxy=False,
     ),
     Setting(
+        "dropCapabilities",
+        "--drop-capabilities",
+        Switch(),
+        default=True,
+        help="After the start, give up every capability but those that writing rules needs.",
+        kube_proxy=False,
+    ),
+    Setting(
         "ipFamilies",
         "--ip-families",
         Families(),

@@ -126,6 +126,7 @@ def _facts_table(status: StatusSnapshot) -> str:
         ("Version", f"onenth {facts.version}, Python {facts.python}, Linux {facts.kernel}"),
         ("iptables", f"{facts.backend} {facts.iptables}: {facts.reason}"),
         ("Services from", facts.source),
+        ("Privileges", facts.privileges),
         ("Started", status.started),
         ("First lists", ", ".join(status.lists) or "not complete"),
         ("Waiting", ", ".join(f"{count} {kind}" for kind, count in status.queue.items())),

@@ -27,6 +27,7 @@ class Facts(msgspec.Struct, frozen=True, rename="camel"):
         reason: why that backend was chosen.
         kernel: release.
         python: version.
+        privileges: what the process may still do.
     """
 
     version: str
@@ -37,9 +38,10 @@ class Facts(msgspec.Struct, frozen=True, rename="camel"):
     reason: str
     kernel: str
     python: str
+    privileges: str = ""
 
 
-def agent_facts(config: Config, capabilities: Capabilities) -> Facts:
+def agent_facts(config: Config, capabilities: Capabilities, privileges: str) -> Facts:
     """What does not change, of this process."""
     tool = capabilities.tool
     return Facts(
@@ -51,6 +53,7 @@ def agent_facts(config: Config, capabilities: Capabilities) -> Facts:
         reason=capabilities.reason,
         kernel=os.uname().release,
         python=platform.python_version(),
+        privileges=privileges,
     )
 
 

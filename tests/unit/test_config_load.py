@@ -165,6 +165,7 @@ def test_every_setting_has_three_ways_in(setting: Setting, write: Write) -> None
         "iptables.backend": "legacy",
         "iptables.localhostNodePorts": "false",
         "dispatch": "tree",
+        "dropCapabilities": "false",
         "metrics.connections": "service",
         "ipFamilies": "IPv6",
         "logging.format": "json",
