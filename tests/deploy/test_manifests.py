@@ -38,12 +38,8 @@ def environment(folder: str) -> dict[str, str]:
     """What the agent of an overlay finds in its environment on a node."""
     objects = render(DEPLOY / folder)
     env = dict(one(objects, "ConfigMap")["data"])
-    service = {"$(KUBERNETES_SERVICE_HOST)": "10.96.0.1", "$(KUBERNETES_SERVICE_PORT)": "443"}
     for variable in container(folder)["env"]:
-        value = variable.get("value", "192.0.2.7")
-        for reference, meaning in service.items():
-            value = value.replace(reference, meaning)
-        env[variable["name"]] = value
+        env[variable["name"]] = variable.get("value", "192.0.2.7")
     return env
 
 
