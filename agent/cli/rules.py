@@ -89,14 +89,11 @@ def cleanup(dry_run: bool, backend: str | None) -> None:
     """
     from agent.commands.cleanup import clean
     from agent.kernel.errors import HostError
-    from agent.sync.port import ReadError, RestoreError
 
     try:
         removed = clean(backend, dry_run=dry_run)
     except HostError as error:
         raise Failure(str(error), HOST) from error
-    except (ReadError, RestoreError) as error:
-        raise Failure(f"not everything could be removed: {error}", RUNTIME) from error
     verb = "would remove" if dry_run else "removed"
     for part in removed:
         click.echo(
@@ -104,3 +101,6 @@ def cleanup(dry_run: bool, backend: str | None) -> None:
         )
     if not removed:
         click.echo("nothing to remove")
+    problems = [f"{p.backend} {p.family}: {text}" for p in removed for text in p.problems]
+    if problems:
+        raise Failure("\n".join(["not everything could be removed:", *problems]), RUNTIME)

@@ -115,6 +115,33 @@ def test_exactly_ours_is_removed(filled: tuple[Host, Everything]) -> None:
     assert again.stdout == "nothing to remove\n"
 
 
+def test_what_somebody_else_holds_is_named(filled: tuple[Host, Everything]) -> None:
+    """A foreign rule that leads to a chain of ours keeps that chain, empty, and nothing else.
+
+    It is named, with what to do, and the status says that something is left.
+    """
+    host, before = filled
+    rule = '-A OUTPUT -p udp -m comment --comment "somebody else" -j KUBE-SERVICES'
+    for backend in BACKENDS:
+        restore(host.namespace, backend, "nat", rule)
+    done = cleanup(host.namespace)
+    after = everything(host.namespace)
+
+    assert done.returncode == 1
+    assert len(done.stdout.splitlines()) == 4
+    assert done.stderr.count(rule) == 2
+    assert "delete that rule" in done.stderr
+    for where, tables_before in before.items():
+        held = where[1] == "IPv4"
+        assert ("KUBE-SERVICES" in after[where]["nat"]) == held
+        assert after[where].pop("nat").pop("KUBE-SERVICES", []) == []
+        assert after[where] == {t: c for t, c in tables_before.items() if t != "nat"}
+    for backend in BACKENDS:
+        restore(host.namespace, backend, "nat", rule.replace("-A", "-D", 1))
+    assert cleanup(host.namespace).returncode == 0
+    assert everything(host.namespace) == before
+
+
 def test_one_backend_only(filled: tuple[Host, Everything]) -> None:
     """``--backend`` leaves the other one as it is, so that what blocks a start can be removed."""
     host, before = filled

@@ -13,7 +13,7 @@ from agent.state.store import Store
 from agent.state.values import Family, NodeView
 from agent.sync import cleanup
 from agent.sync.apply import Syncer, SyncSettings
-from agent.sync.cleanup import is_ours, removals
+from agent.sync.cleanup import foreign_jumps, is_ours, removals
 from tests.fakes.cluster import NODE, endpoint_slice, service
 from tests.fakes.kernel import FakeKernel
 from tests.fakes.walk import UNTRANSLATED, Packet, fate
@@ -103,14 +103,40 @@ def test_doubled_jumps_are_all_removed() -> None:
     assert saved(kernel) == saved(before)
 
 
+def test_a_chain_that_others_lead_to_is_emptied() -> None:
+    """All else goes; the rule is named, its packets find nothing, and what is left goes later."""
+    kernel, before = filled()
+    svc = next(chain for chain in kernel.rules("nat") if chain.startswith("KUBE-SVC-"))
+    foreign = [f"-A FOREIGN -p udp -j {svc}", "-A OUTPUT -p udp -j KUBE-SERVICES"]
+    for one in (kernel, before):
+        one.tamper("nat", f":{svc} - [0:0]", ":KUBE-SERVICES - [0:0]", *foreign)
+    kernel.tamper("nat", '-I FOREIGN -m comment --comment "-j KUBE-SERVICES" -j RETURN')
+    before.tamper("nat", '-I FOREIGN -m comment --comment "-j KUBE-SERVICES" -j RETURN')
+    named = foreign_jumps(saved(kernel))
+    for transaction in removals(saved(kernel)):
+        kernel.restore(transaction.text())
+
+    assert named == {("nat", svc): [foreign[0]], ("nat", "KUBE-SERVICES"): [foreign[1]]}
+    assert saved(kernel) == saved(before)
+    kernel.tamper("nat", "-F FOREIGN", "-F OUTPUT")
+    assert foreign_jumps(saved(kernel)) == {}
+    for transaction in removals(saved(kernel)):
+        kernel.restore(transaction.text())
+    assert not any(is_ours("nat", chain) for chain in kernel.rules("nat"))
+
+
 def test_rules_that_cannot_be_read_are_not_ours() -> None:
     """Rules of other versions are left alone, and stop nothing."""
     kernel, _ = filled()
     tables = saved(kernel)
-    tables["filter"]["OUTPUT"].append("-m conntrack [unsupported revision] -j KUBE-SERVICES")
+    tables["filter"]["OUTPUT"].append("-m conntrack [unsupported revision] -g KUBE-SERVICES")
 
     lines = [line.text for t in removals(tables) for line in t.lines()]
     assert not any("unsupported" in line for line in lines)
+    blocks = {block.table: str(block.lines) for block in removals(tables)[0].blocks}
+    assert "-X KUBE-SERVICES" in blocks["nat"]
+    assert "-X KUBE-SERVICES" not in blocks["filter"]
+    assert foreign_jumps(tables).keys() == {("filter", "KUBE-SERVICES")}
 
 
 @pytest.mark.parametrize(
