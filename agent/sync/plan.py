@@ -261,6 +261,9 @@ class Planner:
         self.accepted.shared.update(switch.shared)
         for chain in self._gone:
             self.accepted.shared.pop(chain, None)
+        if not needs_localnet_guard(self.rules.node):
+            # It stays there, since route_localnet does; but it is the kubelet's again.
+            self.accepted.shared.pop(("filter", names.KUBELET_FIREWALL), None)
         stale = self.accepted.stale | gone
         self.accepted.stale = stale - self._in_use(services) if stale else stale
         self._changed, self._gone = set(), set()

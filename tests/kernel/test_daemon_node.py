@@ -114,6 +114,21 @@ def test_route_localnet_only_where_it_is_needed(
         assert rule.endswith("-j DROP")
 
 
+def test_the_guard_stays_as_long_as_route_localnet(host: Host) -> None:
+    """Neither is taken back when localhost is no longer wanted: other programs may use it by now."""
+    put_one(host)
+    agent = host.agent().start()
+    guarded = agent.tables()["filter"]
+    agent.stop()
+    agent = host.agent("--iptables-localhost-nodeports=false").start()
+    after = agent.tables()
+
+    assert "! -d 127.0.0.0/8" in after["nat"]["KUBE-SERVICES"][-1]
+    assert host.namespace.run(["cat", ROUTE_LOCALNET]).stdout.strip() == "1"
+    for chain in ("KUBE-FIREWALL", "INPUT", "OUTPUT"):
+        assert after["filter"][chain] == guarded[chain]
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_neighbours_do_not_reach_what_listens_on_loopback(tmp_path: Path, backend: str) -> None:
     """route_localnet lets a neighbour's packets in; the guard drops them (CVE-2020-8558).

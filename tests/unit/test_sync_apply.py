@@ -268,6 +268,22 @@ def test_what_is_set_up_for_localhost() -> None:
     assert "KUBE-FIREWALL" not in other.kernel.texts("filter")
 
 
+def test_the_guard_stays_when_localhost_is_no_longer_wanted() -> None:
+    """route_localnet stays switched on as well; but what becomes of the guard is not ours any more.
+
+    The audit does not miss it when the kubelet takes it away.
+    """
+    world = World(node=NodeView(Family.V4, NODE, localhost_node_ports=True))
+    world.sync()
+    guarded = world.kernel.texts("filter")
+    world.syncer.set_node(world.store, NodeView(Family.V4, NODE))
+    world.sync()
+
+    assert world.kernel.texts("filter") == guarded
+    world.kernel.tamper("filter", "-F KUBE-FIREWALL")
+    assert Audit(world.syncer).run() == []
+
+
 def test_a_missing_jump_comes_back_in_its_place(world: World) -> None:
     """All jumps of its chain are put in anew at one instant, so their order is as it was.
 
