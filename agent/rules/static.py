@@ -76,8 +76,8 @@ JUMPS: tuple[BaseJump, ...] = (
     _jump("nat", "PREROUTING", names.SERVICES, _PORTALS),
     _jump("nat", "POSTROUTING", names.POSTROUTING, "kubernetes postrouting rules"),
 )
-#: Jumps into the kubelet's chain, needed only while we write its rule ourselves. Nothing of it is
-#: ever taken away, as in kube-proxy: the kubelet has the same, and route_localnet stays switched on.
+#: Jumps into the kubelet's chain, needed only while we write its rule ourselves. They are never
+#: taken away, as in kube-proxy: the kubelet has the same, and route_localnet stays switched on.
 KUBELET_JUMPS: tuple[BaseJump, ...] = (
     BaseJump("filter", "INPUT", rule(to=Jump(names.KUBELET_FIREWALL))),
     BaseJump("filter", "OUTPUT", rule(to=Jump(names.KUBELET_FIREWALL))),

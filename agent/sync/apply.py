@@ -159,6 +159,17 @@ class Syncer:
         """Services whose rules differ from what the kernel accepted last."""
         return len(self._pending)
 
+    def due_at(self) -> float | None:
+        """When there is something to do although nothing changes, in clock seconds.
+
+        A Service that was set aside is tried again, or stale chains may go that had to wait.
+        """
+        times = [self.quarantine.next_due()]
+        waiting = self.planner.accepted.stale - self._stuck
+        if waiting and self._cleaned is not None and not self.needs_full:
+            times.append(self._cleaned + self.settings.cleanup_period)
+        return min((time for time in times if time is not None), default=None)
+
     # Changes -----------------------------------------------------------------------------
 
     def prepare(self, store: Store) -> None:

@@ -85,6 +85,7 @@ class Controller:
         self._listed: set[Kind] = set()
         self._shown: set[Family] = set()
         self._node_ips: dict[Family, list[str]] = {}
+        self._swept_for: dict[Family, list[str]] = {}
 
     @property
     def ready(self) -> bool:
@@ -212,7 +213,9 @@ class Controller:
         """Recompute what rules depend on; only a real difference is a change."""
         for track in self.tracks:
             facts = self._facts(track.family)
-            self._node_ips[track.family] = [cidr.partition("/")[0] for cidr in facts.addresses]
+            ips = [cidr.partition("/")[0] for cidr in facts.addresses]
+            v6 = track.family is Family.V6
+            self._node_ips[track.family] = [ip for ip in ips if (":" in ip) == v6]
             view = node_view(track.family, self._settings, self._info or NodeInfo(), facts)
             changed = view != track.syncer.rules.node
             if changed:
@@ -222,6 +225,8 @@ class Controller:
                 self._observer.view(view)
             if changed and self.ready:
                 self._request({track.family})
+            elif not track.syncer.needs_full:
+                self._follow(track)
 
     # Work --------------------------------------------------------------------------------
 
@@ -233,7 +238,7 @@ class Controller:
         times += [track.pace.check_at() for track in self.tracks]
         # One that has passed has been requested, and what the pace says of it holds.
         now = self._clock()
-        due = [track.syncer.quarantine.next_due() for track in self.tracks]
+        due = [track.syncer.due_at() for track in self.tracks]
         times += [time for time in due if time is not None and time > now]
         return min((time for time in times if time is not None), default=None)
 
@@ -244,7 +249,7 @@ class Controller:
         for track in self.tracks:
             if track.pace.check_at() <= self._clock():
                 self._check(track)
-            due = track.syncer.quarantine.next_due()
+            due = track.syncer.due_at()
             if due is not None and due <= self._clock():
                 track.pace.request()
             sync_at = track.pace.sync_at()
@@ -291,10 +296,14 @@ class Controller:
         self._follow(track)
 
     def _follow(self, track: Track) -> None:
-        """What goes with accepted rules: health check ports, and the flows that they leave."""
+        """What goes with accepted rules: health check ports, and the flows that they leave.
+
+        Node ports are at this node's addresses, so flows may be stale when those alone change.
+        """
         view = track.syncer.rules.node
         if track.health.take_changed():
             self._observer.health_ports(view, track.health.ports, track.health.ready)
-        if track.udp.take_changed():
-            ips = self._node_ips.get(track.family, ())
+        ips = self._node_ips.get(track.family, [])
+        if track.udp.take_changed() or ips != self._swept_for.get(track.family):
+            self._swept_for[track.family] = ips
             self._observer.flows(track.family, track.udp.table(ips))

@@ -146,8 +146,12 @@ def annotate(obj: EndpointSlice, annotations: dict[str, str]) -> EndpointSlice:
     return msgspec.structs.replace(obj, metadata=metadata)
 
 
-def udp_service() -> Service:
-    return cluster.service(ports=[{"name": "dns", "port": 53, "protocol": "UDP"}])
+def udp_service(**port: Any) -> Service:
+    """A Service with a UDP port, perhaps with a node port too."""
+    kind = "NodePort" if port else "ClusterIP"
+    return cluster.service(
+        type=kind, ports=[{"name": "dns", "port": 53, "protocol": "UDP", **port}]
+    )
 
 
 def udp_slice(*endpoints: str) -> EndpointSlice:

@@ -115,7 +115,7 @@ def test_route_localnet_only_where_it_is_needed(
 
 
 def test_the_guard_stays_as_long_as_route_localnet(host: Host) -> None:
-    """Neither is taken back when localhost is no longer wanted: other programs may use it by now."""
+    """Neither is taken back when localhost is no longer wanted: others may use it by now."""
     put_one(host)
     agent = host.agent().start()
     guarded = agent.tables()["filter"]

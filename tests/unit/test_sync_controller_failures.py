@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from unittest import mock
 
 import pytest
 
@@ -11,7 +12,10 @@ from agent.cluster.objects import (
     Key,
     Kind,
 )
+from agent.rules import ruleset
 from agent.state.flows import UdpFlow
+from agent.state.node import KernelFacts
+from agent.sync.controller import FactsChanged
 from agent.sync.port import Refusal
 from tests.fakes import cluster
 from tests.fakes.cluster import NODE
@@ -211,6 +215,60 @@ def test_flows_are_swept_at_the_start_and_then_only_after_changes_of_udp() -> No
 
     assert first == [V4, V6]
     assert world.notes.families("flows") == first
+
+
+def test_flows_are_swept_when_an_address_of_this_node_comes() -> None:
+    """Node ports answer there from then on, though no rule changes: in that family, and once."""
+    world = World()
+    world.list_all(udp_service(nodePort=30053), udp_slice("10.0.0.1"))
+    restores = world.restores()
+    world.notes.told.clear()
+    world.facts = KernelFacts(addresses=(*world.facts.addresses, "192.0.2.77/24"))
+    world.handle(FactsChanged(), FactsChanged())
+    ((family, table),) = world.notes.of("flows")
+
+    assert family is V4
+    assert table.is_stale(UdpFlow(("192.0.2.77", 30053), ("192.0.2.77", 30053)))
+    assert world.restores() == restores
+
+
+def test_flows_wait_for_the_rules_when_an_address_comes_meanwhile() -> None:
+    """As long as the kernel does not have the rules, nothing is swept."""
+    world = World()
+    world.list_all(udp_service(), udp_slice("10.0.0.1"))
+    world.kernels[V4].fail_next(1)
+    world.now += 5
+    world.notes.told.clear()
+    world.handle(upsert(udp_slice("10.0.0.2")))
+    world.facts = KernelFacts(addresses=(*world.facts.addresses, "192.0.2.77/24"))
+    world.handle(FactsChanged())
+    before = world.notes.of("flows")
+    world.wait()
+    ((_, table),) = world.notes.of("flows")
+
+    assert before == []
+    assert "192.0.2.77" in table.node_ips
+
+
+def test_chains_that_had_to_wait_go_without_another_change() -> None:
+    """A large cluster deletes at most once per period, and then all that is left, by itself."""
+    with mock.patch.object(ruleset, "LARGE_CLUSTER", 1):
+        world = World()
+        ips = ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"]
+        world.list_all(cluster.service(), cluster.endpoint_slice(*ips))
+        for left in (ips[1:], ips[2:]):
+            world.now += 5
+            world.handle(upsert(cluster.endpoint_slice(*left)))
+        restores = world.restores()
+        while "10.0.0.2:8080" in world.nat():
+            world.wait()
+            assert world.now <= 135  # 30 s after the first of them went, at 105
+
+        assert world.now == 135
+        assert world.restores() == restores + 1
+        world.wait()
+        assert world.now == 160  # a look at the kernel; nothing else is to be done
+        assert world.restores() == restores + 1
 
 
 def test_health_check_ports_follow_accepted_syncs() -> None:
