@@ -6,10 +6,11 @@ PROVIDER ?= local
 MINUTES ?= 60
 SERVICES ?= 2000
 RECONNECTS ?= 0
+TIME ?= 60
 BIN := .venv/bin
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' agent/__init__.py)
 
-.PHONY: help setup demo test soak e2e bench bench-quick image install-yaml lock lint format clean
+.PHONY: help setup demo test fuzz soak e2e bench bench-quick image install-yaml lock lint format clean
 
 help: ## what there is
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -24,6 +25,11 @@ demo: ## show it: a small cluster in network namespaces (BACKEND=legacy|nft; roo
 test: ## all tests; as root also those with real rules and packets
 	@hack/setup.sh test
 	@$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+
+fuzz: ## hostile objects by atheris, guided by coverage, for TIME seconds (default 60)
+	@hack/setup.sh test
+	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet --group fuzz
+	@$(BIN)/python -m tests.grammar.fuzz -max_total_time=$(TIME) $(FUZZ_ARGS)
 
 soak: ## an hour of churn, then does anything grow? MINUTES=60 SERVICES=2000, or RECONNECTS=1000; root
 	@hack/setup.sh test

@@ -30,6 +30,7 @@ from tests.fakes.kernel import FakeKernel
 if TYPE_CHECKING:
     from agent.cluster.feed import Event
     from agent.cluster.objects import Object
+    from agent.rules.ruleset import Layout
 
 V4, V6 = Family.V4, Family.V6
 EPOCH = 1_000_000.0
@@ -58,8 +59,9 @@ class Notes:
 class World:
     """A controller with kernels in memory and a clock that is set by hand."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, layout: Layout = "flat", **settings: Any) -> None:
         self.now = 100.0
+        self._layout = layout
         self.facts = KernelFacts(addresses=("192.0.2.10/24", "2001:db8::10/64"))
         self.notes: Any = Notes()
         self.kernels = {family: FakeKernel(family) for family in Family}
@@ -83,7 +85,11 @@ class World:
         view = node_view(family, self.settings, NodeInfo(), self.facts)
         health, udp = HealthPorts(family), UdpServices(family)
         syncer = Syncer(
-            RuleSet(view), self.kernels[family], SyncSettings(None), clock, (health, udp)
+            RuleSet(view, self._layout),
+            self.kernels[family],
+            SyncSettings(None),
+            clock,
+            (health, udp),
         )
         pace = Pace(self.pace, clock, lambda: 0.0)
         return Track(family, syncer, pace, Audit(syncer), TriggerTimes(EPOCH), health, udp)
