@@ -118,6 +118,8 @@ def below(filters: Mapping[str, list[str]], root: str) -> Iterator[str]:
             rule = understood(text)
             if rule is None or any(isinstance(match, Other) for match in rule.matches):
                 continue
+            if not text.isprintable():
+                continue  # a comment with a line end would be two lines of input
             match rule.target:
                 case Jump(target) if names.is_tree_chain(target):
                     if target not in seen:

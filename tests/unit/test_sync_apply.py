@@ -659,6 +659,30 @@ def test_a_rule_that_cannot_be_read_stops_nobody(text: str, chain: str) -> None:
     )
 
 
+def test_a_line_end_in_a_foreign_comment_is_not_written_back() -> None:
+    """A refusal outlasts the change that translates its target, in the kernel's words; one that
+    would be two lines of input does not, since it would fail every sync."""
+    refusal = '-d 10.96.0.1/32 -p tcp -m comment --comment "{}" -m tcp --dport 80 -j REJECT'
+
+    class Odd(Wrapped):
+        def save(self, table: str) -> str:
+            odd = (
+                f"-A KUBE-SERVICES {refusal.format(said)}\nCOMMIT"
+                if table == "filter"
+                else "COMMIT"
+            )
+            return super().save(table).replace("COMMIT", odd)
+
+    for said, kept in (("a b", True), ("a\nb", False)):
+        world = World()
+        world.put("web", 1, "10.0.0.1")
+        world.sync()
+        world.syncer.kernel = Odd(world.kernel)
+        world.sync(full=True)
+        assert (refusal.format(said) in "".join(world.kernel.inputs)) is kept
+        assert SVC in world.kernel.texts("nat")
+
+
 def test_a_text_that_is_no_table_is_a_failed_read(world: World) -> None:
     """Half an output is not taken for a table with less in it; the sync is tried again."""
 
