@@ -137,6 +137,9 @@ class Reporter:
                 object=str(problem.key),
                 reason=problem.text,
             )
+            if problem.exposes:
+                note = f"Service {problem.key}: {problem.text}"
+                self._recorder.record(Notice("LoadBalancerOpen", "ReadService", note, problem.key))
         self._count_unusable(kind)
 
     def settled(self, kind: Kind, key: Key) -> None:

@@ -31,10 +31,17 @@ _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 class Problem(msgspec.Struct, frozen=True):
-    """A part of an object that was left out, for the log and a metric."""
+    """A part of an object that was left out, for the log and a metric.
+
+    Attributes:
+        key: the object.
+        text: what and why.
+        exposes: traffic gets through that the object's owner wanted to keep out.
+    """
 
     key: Key
     text: str
+    exposes: bool = False
 
 
 Report = Callable[[str], None]
@@ -76,7 +83,12 @@ def service_ports(
         else:
             for family in Family:
                 ports[family] = _family_ports(service, family, texts.append)
-    return ports, problems_of(key, texts)
+    exposed = tuple(
+        Problem(key, _exposed_text(family), exposes=True)
+        for family, found in ports.items()
+        if found and _is_exposed(service, found[0])
+    )
+    return ports, problems_of(key, texts) + exposed
 
 
 def _is_proxied(service: Service) -> bool:
@@ -193,6 +205,25 @@ def _source_ranges(service: Service, family: Family, report: Report) -> tuple[st
         elif parsed[0] is family:
             found.append(parsed[1])
     return () if any(prefix_length(cidr) == 0 for cidr in found) else tuple(found)
+
+
+def _is_exposed(service: Service, port: ServicePort) -> bool:
+    """Whether a load balancer is open to everybody although its owner wanted it restricted.
+
+    kube-proxy keeps to the ranges that it can use, in each family by itself; with none there is no
+    restriction. The rules are the same here, but it is said.
+    """
+    ranges = service.spec.load_balancer_source_ranges
+    if not ranges or not port.load_balancer_ips or port.source_ranges:
+        return False
+    return all(prefix_length(found[1]) for text in ranges if (found := parse_cidr(text)))
+
+
+def _exposed_text(family: Family) -> str:
+    return (
+        f"none of its load balancer source ranges can be used for {family.value}, so there its load"
+        " balancer is open to everybody"
+    )
 
 
 def _affinity(service: Service, report: Report) -> int:

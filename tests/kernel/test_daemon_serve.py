@@ -113,6 +113,30 @@ def test_a_health_check_port_that_is_taken(host: Host) -> None:
     assert agent.metric("onenth_health_check_ports_open") == 2
 
 
+def test_a_load_balancer_that_is_open_by_mistake(host: Host) -> None:
+    """With no usable source range it is open to everybody, as with kube-proxy: an Event says so."""
+    host.api.put(
+        service(
+            "web", "10.96.0.1", type="LoadBalancer", ingress=["203.0.113.1"],
+            loadBalancerSourceRanges=["192.0.2.0"],
+        ),
+        endpoint_slice("web", endpoint(POD)),
+    )  # fmt: skip
+    agent = host.agent().start()
+    (event,) = until(lambda: host.api.events, 10, agent.story)
+    reasons = [line["reason"] for line in agent.logged("part of an object was left out")]
+    rules = str(agent.tables()["nat"])
+
+    assert (event["type"], event["reason"]) == ("Warning", "LoadBalancerOpen")
+    assert event["note"].startswith("Service default/web: none of its load balancer source ranges")
+    assert reasons == [
+        "load balancer source range '192.0.2.0' is not a CIDR",
+        event["note"].removeprefix("Service default/web: "),
+    ]
+    assert "-d 203.0.113.1/32" in rules
+    assert "KUBE-FW-" not in rules
+
+
 def test_health_check_ports_listen_where_node_ports_do(host: Host) -> None:
     """Only on addresses in nodePortAddresses, from the start, and on new ones as they come."""
     host.api.put(local_service(), endpoint_slice("local", endpoint(POD)))

@@ -206,6 +206,36 @@ def test_source_ranges(ranges: Any, expected: tuple[str, ...], problem: list[str
 
 
 @pytest.mark.parametrize(
+    ("ranges", "ips", "exposed"),
+    [
+        (["192.0.2.0", "bogus"], ["203.0.113.1"], ["IPv4"]),
+        (["", " "], ["203.0.113.1"], ["IPv4"]),
+        (["192.0.2.0/24"], ["203.0.113.1", "2001:db8::1"], ["IPv6"]),
+        (["bogus"], ["203.0.113.1", "2001:db8::1"], ["IPv4", "IPv6"]),
+        (["192.0.2.0/24", "bogus"], ["203.0.113.1"], []),  # what can be used restricts
+        (["bogus"], [], []),  # there is no way in yet
+        (["bogus"], [{"ip": "203.0.113.1", "ipMode": "Proxy"}], []),
+        (["0.0.0.0/0", "bogus"], ["203.0.113.1", "2001:db8::1"], []),  # everybody was meant
+        (None, ["203.0.113.1"], []),
+    ],
+)
+def test_a_load_balancer_that_is_open_by_mistake(ranges: Any, ips: Any, exposed: list[str]) -> None:
+    """Ranges of which none can be used restrict nothing, as in kube-proxy; but that is said."""
+    obj = service(
+        type="LoadBalancer",
+        ipFamilies=["IPv4", "IPv6"],
+        clusterIPs=["10.96.0.1", "fd00::a"],
+        ingress=ips,
+        loadBalancerSourceRanges=ranges,
+    )
+    found = [problem.text for problem in service_ports(obj)[1] if problem.exposes]
+
+    assert [text.partition("used for ")[2].partition(",")[0] for text in found] == exposed
+    for family in exposed:
+        assert one(obj, Family(family)).source_ranges == ()
+
+
+@pytest.mark.parametrize(
     ("spec", "expected"),
     [
         ({"sessionAffinity": "None"}, 0),
