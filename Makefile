@@ -10,7 +10,7 @@ TIME ?= 60
 BIN := .venv/bin
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' agent/__init__.py)
 
-.PHONY: help setup demo test fuzz soak e2e bench bench-quick image install-yaml lock lint format clean
+.PHONY: help setup demo test fuzz soak flood e2e bench bench-quick image install-yaml lock lint format clean
 
 help: ## what there is
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -35,6 +35,10 @@ soak: ## an hour of churn, then does anything grow? MINUTES=60 SERVICES=2000, or
 	@hack/setup.sh test
 	@$(BIN)/python -m tests.soak --backend $(BACKEND) --services $(SERVICES) \
 	  --minutes $(MINUTES) --reconnects $(RECONNECTS)
+
+flood: ## flood every port of an agent: how much later is a change in the kernel? root
+	@hack/setup.sh test
+	@$(BIN)/python -m tests.soak.flood --backend $(BACKEND)
 
 e2e: ## the image in a cluster: PROVIDER=local (default, needs no registry), kind, minikube, external
 	@hack/setup.sh e2e

@@ -70,6 +70,8 @@ if TYPE_CHECKING:
 #: Services in one transaction of a backend whose time grows faster than the transaction: on an
 #: empty node, and over rules in use.
 BATCHES = {Backend.NFT: (50, 200), Backend.LEGACY: (None, None)}
+#: Part of a core that scrapes may take: one of many series costs tens of milliseconds.
+SCRAPE_SHARE = 0.25
 #: Seconds between looks at the kernel's rules until all of them have been seen once.
 LEARN_PERIOD = 1.0
 #: A syncPeriod's worth of waiting is normal; twice that is not (as in kube-proxy).
@@ -367,6 +369,7 @@ class _Agent:
                     **status_routes(self._status.snapshot),
                 },
                 hard_fail=hard,
+                share=SCRAPE_SHARE,
                 on_bind_failure=lambda: self._metrics.bind_failed("metrics"),
             )
 

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from agent.config.values import split_host_port
-from agent.serve.loop import EXCHANGE_SECONDS, ServingThread, open_socket
+from agent.serve.loop import EXCHANGE_SECONDS, SHARE, ServingThread, open_socket
 from agent.serve.wire import Request, Response, text
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ class HttpServer:
         hard_fail: raise instead of trying again when the address is taken.
         max_connections: bound on open connections.
         exchange_seconds: deadline of each.
+        share: part of a core that its thread may use in the long run.
         retry_seconds: time between two attempts at the address.
         on_bind_failure: called after each failed attempt, from any thread.
     """
@@ -48,6 +49,7 @@ class HttpServer:
         hard_fail: bool = False,
         max_connections: int = 128,
         exchange_seconds: float = EXCHANGE_SECONDS,
+        share: float = SHARE,
         retry_seconds: float = RETRY_SECONDS,
         on_bind_failure: Callable[[], None] = lambda: None,
     ) -> None:
@@ -59,7 +61,10 @@ class HttpServer:
         self._logged: float | None = None
         self._sock: socket.socket | None = None
         self._thread = ServingThread(
-            f"serve-{name}", max_connections=max_connections, exchange_seconds=exchange_seconds
+            f"serve-{name}",
+            max_connections=max_connections,
+            exchange_seconds=exchange_seconds,
+            share=share,
         )
 
     @property

@@ -7,6 +7,10 @@ number is bounded. When it is reached, the oldest connection makes room for the 
 client that means it has sent its request within a round trip, so a flood of silent connections
 evicts itself.
 
+Nor may a flood take the processor from the thread that writes rules, with which all others share
+one interpreter lock. A serving thread that has used more than its share of processor time
+accepts nothing until it has been idle for long enough; connections wait in the kernel meanwhile.
+
 A request is answered in the loop, so a handler must be quick (milliseconds). Servers that must
 not wait for each other have a thread each.
 """
@@ -18,6 +22,7 @@ import email.utils
 import errno
 import socket
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 from agent import logs
@@ -40,6 +45,11 @@ EXCHANGE_SECONDS = 5.0
 #: Connections that wait in the kernel until they are accepted.
 BACKLOG = 128
 _WILDCARDS = ("0.0.0.0", "::")  # noqa: S104  compared with; the operator chooses
+#: Part of a core that a thread may use in the long run, and seconds that it may use at once.
+SHARE = 0.1
+BURST = 0.2
+#: Seconds without accepting when that fails, as it does without free descriptors.
+_FAILED_SECONDS = 1.0
 #: Errors of a kernel without IPv6.
 _NO_V6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL)
 _STOP_SECONDS = 5.0
@@ -70,6 +80,38 @@ def _listen(
     return sock
 
 
+class Allowance:
+    """Processor time that a thread may use: earned as time passes, spent by working.
+
+    Args:
+        share: seconds earned in a second.
+        burst: seconds that can be saved at the most.
+        clock: seconds that pass.
+        spent: seconds that the thread has used; asked for in that thread.
+    """
+
+    def __init__(
+        self,
+        share: float,
+        burst: float,
+        clock: Callable[[], float] = time.monotonic,
+        spent: Callable[[], float] = time.thread_time,
+    ) -> None:
+        self._share, self._burst = share, burst
+        self._clock, self._spent = clock, spent
+        self._saved = burst
+        self._at: tuple[float, float] | None = None
+
+    def overdrawn(self) -> float:
+        """Seconds until there is something saved again; 0 if there is."""
+        now, spent = self._clock(), self._spent()
+        then, before = self._at or (now, spent)
+        self._at = now, spent
+        earned = self._saved + (now - then) * self._share
+        self._saved = min(self._burst, earned) - (spent - before)
+        return max(-self._saved / self._share, 0.0)
+
+
 class ServingThread:
     """A thread with an asyncio loop, and the connections that it serves.
 
@@ -77,6 +119,7 @@ class ServingThread:
         name: of the thread.
         max_connections: bound on the open connections of all its sockets together.
         exchange_seconds: deadline of each.
+        share: part of a core that it may use in the long run.
     """
 
     def __init__(
@@ -85,12 +128,16 @@ class ServingThread:
         *,
         max_connections: int = 128,
         exchange_seconds: float = EXCHANGE_SECONDS,
+        share: float = SHARE,
     ) -> None:
         self.log = logs.get(component=name)
         self.exchange_seconds = exchange_seconds
         self._max_connections = max_connections
         self._connections: dict[_Connection, None] = {}  # the oldest first
-        self._servers: dict[socket.socket, asyncio.Server] = {}
+        self._listening: dict[socket.socket, Callable[[Request], Response]] = {}
+        self._allowance = Allowance(share, BURST)
+        self._resting: asyncio.TimerHandle | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
 
@@ -124,28 +171,52 @@ class ServingThread:
 
     async def serve(self, sock: socket.socket, handler: Callable[[Request], Response]) -> None:
         """Answer on a listening socket from now on, which is the thread's from here."""
-        try:
-            self._servers[sock] = await self.loop.create_server(
-                lambda: _Connection(self, handler), sock=sock, backlog=BACKLOG
-            )
-        except BaseException:
-            sock.close()
-            raise
+        self._listening[sock] = handler
+        if self._resting is None:
+            self.loop.add_reader(sock, self._accept, sock)
 
     async def close(self, sock: socket.socket) -> None:
         """Stop listening. The address is free when this returns."""
-        if server := self._servers.pop(sock, None):
+        if self._listening.pop(sock, None) is not None:
             self.loop.remove_reader(sock)
-            await self._settle()
-            server.close()
+            sock.close()
 
-    async def _settle(self) -> None:
-        """Let connections that are half accepted become whole.
+    def _accept(self, sock: socket.socket) -> None:
+        """Take one connection; the next one has its turn after those that are here."""
+        if (seconds := self._allowance.overdrawn()) > 0:
+            self._rest(seconds)
+            return
+        try:
+            connection, _ = sock.accept()
+        except (BlockingIOError, ConnectionAbortedError):
+            return
+        except OSError as error:
+            self.log.error("a connection cannot be accepted", reason=error.strerror)  # noqa: TRY400
+            self._rest(_FAILED_SECONDS)
+            return
+        connection.settimeout(0)
+        task = self.loop.create_task(self._connect(connection, self._listening[sock]))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-        A server that is closed in between loses them: asyncio asserts that it is open, and the
-        socket is left to the garbage collector.
-        """
-        await asyncio.sleep(0.01)
+    async def _connect(self, sock: socket.socket, handler: Callable[[Request], Response]) -> None:
+        """Begin an exchange."""
+        try:
+            await self.loop.connect_accepted_socket(lambda: _Connection(self, handler), sock)
+        except OSError:  # it is gone already
+            sock.close()
+
+    def _rest(self, seconds: float) -> None:
+        """Accept nothing for a while."""
+        for sock in self._listening:
+            self.loop.remove_reader(sock)
+        self._resting = self.loop.call_later(seconds, self._resume)
+
+    def _resume(self) -> None:
+        """Accept again."""
+        self._resting = None
+        for sock in self._listening:
+            self.loop.add_reader(sock, self._accept, sock)
 
     def admit(self, connection: _Connection) -> asyncio.TimerHandle:
         """Count a new connection, at the cost of the oldest if there are too many."""
@@ -166,11 +237,12 @@ class ServingThread:
         try:
             loop.run_forever()
         finally:
-            for sock in self._servers:
+            if self._resting is not None:
+                self._resting.cancel()
+            for sock in self._listening:
                 loop.remove_reader(sock)
-            loop.run_until_complete(self._settle())
-            for server in self._servers.values():
-                server.close()
+                sock.close()
+            loop.run_until_complete(asyncio.sleep(0.01))  # what was just accepted begins
             for connection in tuple(self._connections):
                 connection.abort()
             for task in asyncio.all_tasks(loop):

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from tests.fakes.apiserver import FakeAPIServer
 
 ENDPOINTS = 10
-#: Pods that Services take their endpoints from, for each Service.
-_PODS = 12
+#: Pods that Services take their endpoints from, for each Service, by family. Few, so that the first
+#: endpoints already have nearly all of them: caches by address fill at the start and not slowly.
+_PODS = {"IPv4": 4.0, "IPv6": 0.5}
 _V4, _V6 = int(ipaddress.IPv4Address("10.96.0.0")), int(ipaddress.IPv6Address("fd00:96::"))
 _POD4, _POD6 = int(ipaddress.IPv4Address("10.64.0.0")), int(ipaddress.IPv6Address("fd00:64::"))
 _TRIGGER = "endpoints.kubernetes.io/last-change-trigger-time"
@@ -38,7 +39,9 @@ class Churn:
     def __init__(self, api: FakeAPIServer, services: int, rng: random.Random) -> None:
         self._api = api
         self._rng = rng
-        self._pods = services * _PODS
+        self._pods = {
+            family: range(1, max(round(services * share), 40)) for family, share in _PODS.items()
+        }
         self._numbers = itertools.count()
         self._free = list(range(1, services * 2))
         self._alive: dict[str, tuple[int, str]] = {}
@@ -81,12 +84,12 @@ class Churn:
         """Give a Service other endpoints; seldom none."""
         _, kind = self._alive[name]
         count = self._rng.choice([0, *range(ENDPOINTS - 4, ENDPOINTS + 5)])
-        chosen = self._rng.sample(range(1, self._pods), count)
         protocol = "UDP" if kind == "udp" else "TCP"
         ports = [shapes.port(8080, protocol=protocol)]
         for family, start in (("IPv4", _POD4), ("IPv6", _POD6)):
             if family == "IPv6" and kind != "dual":
                 continue
+            chosen = self._rng.sample(self._pods[family], count)
             ips = [str(ipaddress.ip_address(start + number)) for number in chosen]
             made = shapes.endpoint_slice(
                 name,

@@ -24,6 +24,11 @@ class Vitals:
     anonymous: int
     cpu: float
 
+    def worse(self, other: Vitals) -> Vitals:
+        """The higher one of each value."""
+        pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
+        return Vitals(*(max(pair) for pair in pairs))
+
 
 def read(pid: int) -> Vitals:
     """Read a process's vitals.
