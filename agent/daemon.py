@@ -27,6 +27,7 @@ from agent.kernel.detect import Backend, choose, refuse_conflict
 from agent.kernel.errors import HostError
 from agent.kernel.iptables import Capabilities, Iptables, probe
 from agent.kernel.nftables import Generations
+from agent.kernel.portrange import shared_ports
 from agent.kernel.sweeper import FlowSweeper
 from agent.kernel.sysctl import ROUTE_LOCALNET, Result, Sysctls, apply_conntrack
 from agent.kernel.tools import SubprocessRunner
@@ -185,6 +186,12 @@ class _Agent:
             )
 
     def _prepare_kernel(self) -> kernel_facts.Facts:
+        if shared := shared_ports(self._sysctls):
+            self._log.warning(
+                "connections of this node may take node ports as their own port, and then fail",
+                **dict(zip(("ports", "first", "last"), shared, strict=True)),
+                remedy="net.ipv4.ip_local_port_range above them, or ip_local_reserved_ports",
+            )
         outcomes = apply_conntrack(self._config.conntrack, sysctls=self._sysctls)
         localnet = True
         if wants_localnet(Family.V4, self._settings):

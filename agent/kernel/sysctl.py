@@ -104,10 +104,19 @@ class Sysctls:
     def __init__(self, root: Path = Path("/proc/sys")) -> None:
         self._root = root
 
+    def read_text(self, name: str) -> str:
+        """Read a setting that is no single number.
+
+        Raises:
+            OSError: it cannot be read.
+            UnicodeDecodeError: it is no text.
+        """
+        return (self._root / name).read_text(encoding="ascii")
+
     def read_int(self, name: str) -> Reading:
         """Read a number."""
         try:
-            text = (self._root / name).read_text(encoding="ascii").strip()
+            text = self.read_text(name).strip()
         except (OSError, UnicodeDecodeError) as error:
             return Reading(None, _why(error))
         try:

@@ -207,6 +207,18 @@ def test_no_rule_of_a_predecessor_is_left_in_chains_of_ours(host: Host, backend:
     assert str(nat["POSTROUTING"]).count("KUBE-POSTROUTING") == 1
 
 
+def test_node_ports_that_connections_may_take(host: Host) -> None:
+    """Said once at the start, however many Services have node ports."""
+    put_one(host)
+    host.namespace.write_sysctl("net/ipv4/ip_local_port_range", "20000 40000")
+    agent = host.agent().start()
+    lines = [line for line in agent.logs() if "may take node ports" in line["event"]]
+
+    assert [(line["level"], line["ports"], line["first"]) for line in lines] == [
+        ("warning", 2768, 30000)
+    ]
+
+
 @pytest.mark.parametrize("writable", [True, False], ids=["writable", "read-only"])
 def test_conntrack_settings(host: Host, *, writable: bool) -> None:
     """Timeouts are applied where they may be, and a refusal is a warning, never the end."""
