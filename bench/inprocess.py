@@ -82,7 +82,10 @@ class InProcess:
         )
 
     def list_all(self, services: int, endpoints: int) -> None:
-        """Take in the made-up cluster, and write it."""
+        """Take in the made-up cluster, write it, and learn what it looks like.
+
+        The last is what an agent does in its first half minute.
+        """
         numbers = range(services)
         node = decode(Kind.NODE, msgspec.json.encode(objects.node()))
         if not isinstance(node, Node):
@@ -95,6 +98,9 @@ class InProcess:
         )
         slices = (objects.endpoint_slice(n, objects.pods_of(n, endpoints)) for n in numbers)
         self.handle(Replaced(Kind.SLICE, tuple(map(objects.decoded_slice, slices))))
+        audit = self.controller.tracks[0].audit
+        while audit.learning:
+            audit.run()
 
     def start(self) -> None:
         """Start the thread."""

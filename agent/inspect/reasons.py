@@ -56,7 +56,7 @@ def _without_port(record: Record, port: ServicePort, node: NodeView) -> Iterator
     addresses = 0
     for one in record.slices.values():
         if one.family is node.family:
-            addresses += len(one.addresses)
+            addresses += len(one.endpoints)
             ports |= {f"{name or '(no name)'}/{protocol}" for name, protocol, _ in one.ports}
     if not addresses:
         yield "its EndpointSlices hold no endpoint: no pod is selected, or all are scaled away"

@@ -7,6 +7,7 @@ planner's business (``agent.sync.plan``).
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING, Literal
 
 from agent.rules.dispatch import (
@@ -22,9 +23,10 @@ from agent.rules.static import BASE_CHAINS, node_port_tail, static_chains
 from agent.state.selection import select
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from agent.cluster.objects import Key
+    from agent.rules.service import Chain
     from agent.state.store import Record
     from agent.state.values import NodeView
 
@@ -226,6 +228,11 @@ class _Totals:
                 self.no_local_external += sign * port.no_local_external
 
 
+def chains_of(compiled: Mapping[Owner, Compiled]) -> Iterator[Chain]:
+    """The nat chains of one Service, all its ports, with their rules."""
+    return itertools.chain.from_iterable([port.chains for port in compiled.values()])
+
+
 def own_chains(compiled: Mapping[Owner, Compiled]) -> dict[str, tuple[str, ...]]:
-    """The nat chains of one Service, all its ports."""
-    return {chain: rules for port in compiled.values() for chain, rules in port.chains}
+    """The same by name."""
+    return dict(chains_of(compiled))

@@ -49,6 +49,10 @@ if TYPE_CHECKING:
     from agent.state.selection import Selection
 
 Texts = tuple[str, ...]
+#: A chain and its rules.
+Chain = tuple[str, Texts]
+#: With more endpoints than this, a service port's chains are kept for its next compilation.
+_MANY = 64
 #: Holes for an endpoint's address, its ``ip:port`` and its chain.
 _IP, _ADDRESS, _CHAIN = "\x01", "\x02", "\x03"
 
@@ -106,7 +110,7 @@ class Compiled(msgspec.Struct, frozen=True, gc=False):
         no_local_external: likewise external traffic.
     """
 
-    chains: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    chains: tuple[Chain, ...] = ()
     portals: tuple[Portal, ...] = ()
     rules: int = 0
     no_local_internal: bool = False
@@ -144,20 +148,16 @@ class _Compiler:
         self.internal_chain = self.svl if port.internal_local else self.svc
         self.restricted = usable and bool(port.load_balancer_ips and port.source_ranges)
         self.protocol = Protocol(port.protocol)
-        #: Of each endpoint object: ``ip:port``, and the chain that is named after it.
-        self.seps: dict[int, tuple[str, str]] = {}
-        for endpoint in selection.reachable:
-            address = endpoint.address
-            chain = names.SEP + names.service_hash(self.name, port.protocol, address)
-            self.seps[id(endpoint)] = address, chain
+        #: Address and chain of each of ``selection.reachable``, in its order.
+        self.seps = self._endpoint_chains(selection.reachable)
 
     def run(self) -> Compiled:
         """Compile chains and portals."""
-        chains = self._chains() if self.selection.usable else {}
+        chains = self._chains() if self.selection.usable else []
         return Compiled(
-            chains=tuple(chains.items()),
+            chains=tuple(chains),
             portals=tuple(self._portals()),
-            rules=sum(len(rules) for rules in chains.values()),
+            rules=sum([len(rules) for _, rules in chains]),
             no_local_internal=self.selection.usable and not self.internal,
             no_local_external=self.selection.usable and not self.external,
         )
@@ -249,7 +249,7 @@ class _Compiler:
 
     # Chains ------------------------------------------------------------------------------
 
-    def _chains(self) -> dict[str, Texts]:
+    def _chains(self) -> list[Chain]:
         port, selection = self.port, self.selection
         chains: dict[str, Texts] = {}
         if self.internal:
@@ -262,14 +262,7 @@ class _Compiler:
             chains[self.svc] = chains.get(self.svc, ()) + self._balance(selection.cluster)
         if port.uses_local_endpoints and selection.local:
             chains[self.svl] = chains.get(self.svl, ()) + self._balance(selection.local)
-        to_mark, rewrite = _texts(self._endpoint_chain())
-        for endpoint in selection.reachable:
-            address, chain = self.seps[id(endpoint)]
-            chains[chain] = (
-                to_mark.replace(_IP, endpoint.ip),
-                rewrite.replace(_ADDRESS, address).replace(_CHAIN, chain),
-            )
-        return chains
+        return [*chains.items(), *[chain for _, chain in self.seps]]
 
     def _masquerade_internal(self) -> list[Rule]:
         """Traffic to the cluster IP from outside the cluster must come back through us."""
@@ -338,26 +331,56 @@ class _Compiler:
         return [*rules, rule(Comment(rest), to=None)]
 
     def _balance(self, endpoints: tuple[Endpoint, ...]) -> Texts:
-        chosen = [self.seps[id(endpoint)] for endpoint in endpoints]
+        chosen = self._seps_of(endpoints)
         seconds = self.port.affinity_seconds
         if not self.comments and not seconds:
             left = range(len(chosen), 0, -1)
             return tuple(
-                _share(one_in).replace(_CHAIN, chain)
-                for one_in, (_, chain) in zip(left, chosen, strict=True)
+                [_share(n) + chain for n, (_, (chain, _)) in zip(left, chosen, strict=True)]
             )
-        chances = [(self._endpoint_comment(address), chain) for address, chain in chosen]
+        chances = [(self._endpoint_comment(address), chain) for address, (chain, _) in chosen]
         sticky = [
             Rule((*comment, Recent(chain, seconds)), Jump(chain))
             for comment, chain in (chances if seconds else ())
         ]
         return _texts(sticky + cascade(chances))
 
+    def _seps_of(self, endpoints: tuple[Endpoint, ...]) -> list[tuple[str, Chain]]:
+        reachable = self.selection.reachable
+        if len(endpoints) == len(reachable):
+            return self.seps
+        chosen = set(map(id, endpoints))
+        pairs = zip(reachable, self.seps, strict=True)
+        return [sep for endpoint, sep in pairs if id(endpoint) in chosen]
+
     def _endpoint_comment(self, address: str) -> tuple[Match, ...]:
         return (Comment(f"{self.name} -> {address}"),) if self.comments else ()
 
-    def _endpoint_chain(self) -> list[Rule]:
-        """The chain of an endpoint, with holes."""
+    def _endpoint_chains(self, endpoints: tuple[Endpoint, ...]) -> list[tuple[str, Chain]]:
+        """Address and chain of each; of many endpoints, nearly all are as they were last."""
+        if not endpoints:
+            return []
+        holes = _texts(self._endpoint_rules())
+        if len(endpoints) <= _MANY:
+            return [(e.address, self._endpoint_chain(e.ip, e.address, holes)) for e in endpoints]
+        made = _made(self.node.family, self.name, self.port.protocol, holes)
+        before = made.copy()
+        made.clear()
+        for endpoint in endpoints:
+            address = endpoint.address
+            chain = before.get(address) or self._endpoint_chain(endpoint.ip, address, holes)
+            made[address] = chain
+        return list(made.items())
+
+    def _endpoint_chain(self, ip: str, address: str, holes: Texts) -> Chain:
+        """Fill the holes."""
+        to_mark, rewrite = holes
+        chain = names.SEP + names.service_hash(self.name, self.port.protocol, address)
+        rewritten = rewrite.replace(_ADDRESS, address).replace(_CHAIN, chain)
+        return chain, (to_mark.replace(_IP, ip), rewritten)
+
+    def _endpoint_rules(self) -> list[Rule]:
+        """The rules of an endpoint's chain, with holes."""
         comment: tuple[Match, ...] = (Comment(self.name),) if self.comments else ()
         sticky = (Recent(_CHAIN),) if self.port.affinity_seconds else ()
         return [
@@ -366,10 +389,16 @@ class _Compiler:
         ]
 
 
+@functools.lru_cache(maxsize=64)
+def _made(*_of: object) -> dict[str, Chain]:
+    """Where the endpoints' chains of a service port are kept by address, to be taken again."""
+    return {}
+
+
 @functools.lru_cache(maxsize=4096)
 def _share(one_in: int) -> str:
-    """A rule of a lottery with a hole for the chain."""
-    return share(one_in, (), _CHAIN).text()
+    """A rule of a lottery up to the chain."""
+    return share(one_in, (), _CHAIN).text().removesuffix(_CHAIN)
 
 
 def _texts(rules: Iterable[Rule]) -> Texts:

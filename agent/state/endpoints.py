@@ -26,25 +26,13 @@ PortId = tuple[str, str]
 _FAMILIES = {family.value: family for family in Family}
 
 
-class Address(msgspec.Struct, frozen=True, gc=False):
-    """An endpoint of a slice before it is joined with a port; fields as in ``Endpoint``."""
-
-    ip: str
-    local: bool
-    ready: bool
-    serving: bool
-    terminating: bool
-    zones: tuple[str, ...]
-    nodes: tuple[str, ...]
-
-
 class SliceState(msgspec.Struct, frozen=True, gc=False):
-    """What rules need of one slice: its Service, family, ports and addresses."""
+    """What rules need of one slice: its Service, family, ports, and endpoints on the first port."""
 
     service: Key
     family: Family
     ports: tuple[tuple[str, str, int], ...]
-    addresses: tuple[Address, ...]
+    endpoints: tuple[Endpoint, ...]
 
 
 def slice_state(
@@ -63,11 +51,13 @@ def slice_state(
     if not service:
         return None, (Problem(key, f"it has no label {LABEL_SERVICE_NAME}"),)
     texts: list[str] = []
+    ports = _ports(endpoint_slice, texts.append)
+    number = ports[0][2] if ports else 0
     state = SliceState(
         service=Key(key.namespace, service),
         family=family,
-        ports=_ports(endpoint_slice, texts.append),
-        addresses=_addresses(endpoint_slice, family, node_name, texts.append),
+        ports=ports,
+        endpoints=_endpoints(endpoint_slice, number, family, node_name, texts.append),
     )
     return state, problems_of(key, texts)
 
@@ -90,13 +80,14 @@ def _ports(
     return tuple(found)
 
 
-def _addresses(
+def _endpoints(
     endpoint_slice: EndpointSlice,
+    port: int,
     family: Family,
     node_name: str,
     report: Callable[[str], None],
-) -> tuple[Address, ...]:
-    found: dict[str, Address] = {}
+) -> tuple[Endpoint, ...]:
+    found: dict[str, Endpoint] = {}
     for endpoint in endpoint_slice.endpoints or ():
         if not endpoint.addresses:
             report("an endpoint has no address")
@@ -106,16 +97,17 @@ def _addresses(
             text = endpoint.addresses[0][:80]
             report(f"endpoint address {text!r} is not an {family.value} address")
             continue
-        address = _address(endpoint, parsed[1], node_name)
-        if address.ip not in found or not address.terminating:
-            found[address.ip] = address
+        entry = _entry(endpoint, parsed[1], port, node_name)
+        if entry.ip not in found or not entry.terminating:
+            found[entry.ip] = entry
     return tuple(found.values())
 
 
-def _address(endpoint: SliceEndpoint, ip: str, node_name: str) -> Address:
+def _entry(endpoint: SliceEndpoint, ip: str, port: int, node_name: str) -> Endpoint:
     conditions, hints = endpoint.conditions, endpoint.hints
-    return Address(
+    return Endpoint(
         ip=ip,
+        port=port,
         local=bool(node_name) and endpoint.node_name == node_name,
         ready=conditions is None or conditions.ready is not False,
         serving=conditions is None or conditions.serving is not False,
@@ -127,58 +119,57 @@ def _address(endpoint: SliceEndpoint, ip: str, node_name: str) -> Address:
 
 def merge(slices: Iterable[SliceState], family: Family) -> dict[PortId, tuple[Endpoint, ...]]:
     """Endpoints of each (port name, protocol), sorted by ``ip:port`` text, each once."""
-    best: dict[PortId, dict[tuple[str, int], Address]] = {}
+    best: dict[PortId, dict[str, Endpoint]] = {}
     for state in slices:
         if state.family is not family:
             continue
         for name, protocol, number in state.ports:
             known = best.setdefault((name, protocol), {})
-            for address in state.addresses:
-                rival = known.setdefault((address.ip, number), address)
-                if rival is not address and _rank(address) > _rank(rival):
-                    known[address.ip, number] = address
+            for entry in state.endpoints:
+                endpoint = entry if entry.port == number else _on_port(entry, number)
+                rival = known.setdefault(endpoint.address, endpoint)
+                if rival is not endpoint and _rank(endpoint) > _rank(rival):
+                    known[endpoint.address] = endpoint
     return {
-        port_id: tuple(sorted(map(_join, known.items()), key=_by_address))
+        port_id: tuple([known[address] for address in sorted(known)])
         for port_id, known in best.items()
     }
 
 
 def count(slices: Iterable[SliceState], family: Family) -> dict[PortId, int]:
     """How many endpoints ``merge`` gives for each (port name, protocol)."""
-    known: dict[PortId, set[tuple[str, int]]] = {}
+    known: dict[tuple[str, str, int], set[str]] = {}
     for state in slices:
         if state.family is family:
-            for name, protocol, number in state.ports:
-                found = known.setdefault((name, protocol), set())
-                found.update((address.ip, number) for address in state.addresses)
-    return {port_id: len(found) for port_id, found in known.items()}
+            ips = [endpoint.ip for endpoint in state.endpoints]
+            for port in state.ports:
+                known.setdefault(port, set()).update(ips)
+    counts: dict[PortId, int] = {}
+    for (name, protocol, _), found in known.items():
+        counts[name, protocol] = counts.get((name, protocol), 0) + len(found)
+    return counts
 
 
-def _rank(address: Address) -> tuple[bool | tuple[str, ...], ...]:
+def _rank(endpoint: Endpoint) -> tuple[bool | tuple[str, ...], ...]:
     """Order among entries for one address: a running pod beats the one that had its address."""
     return (
-        not address.terminating,
-        address.ready,
-        address.serving,
-        address.local,
-        address.zones,
-        address.nodes,
+        not endpoint.terminating,
+        endpoint.ready,
+        endpoint.serving,
+        endpoint.local,
+        endpoint.zones,
+        endpoint.nodes,
     )
 
 
-def _join(item: tuple[tuple[str, int], Address]) -> Endpoint:
-    (ip, number), address = item
+def _on_port(entry: Endpoint, port: int) -> Endpoint:
     return Endpoint(
-        ip=ip,
-        port=number,
-        local=address.local,
-        ready=address.ready,
-        serving=address.serving,
-        terminating=address.terminating,
-        zones=address.zones,
-        nodes=address.nodes,
+        ip=entry.ip,
+        port=port,
+        local=entry.local,
+        ready=entry.ready,
+        serving=entry.serving,
+        terminating=entry.terminating,
+        zones=entry.zones,
+        nodes=entry.nodes,
     )
-
-
-def _by_address(endpoint: Endpoint) -> str:
-    return endpoint.address

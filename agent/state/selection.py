@@ -69,10 +69,10 @@ def select(
 
 def _ready_or_draining(endpoints: Sequence[Endpoint]) -> tuple[Endpoint, ...]:
     """The ready ones; if there are none, those that still serve while they terminate."""
-    ready = tuple(endpoint for endpoint in endpoints if endpoint.ready)
-    return ready or tuple(
-        endpoint for endpoint in endpoints if endpoint.serving and endpoint.terminating
-    )
+    chosen = [endpoint for endpoint in endpoints if endpoint.ready]
+    if not chosen:
+        chosen = [endpoint for endpoint in endpoints if endpoint.serving and endpoint.terminating]
+    return tuple(chosen)
 
 
 def _cluster(endpoints: Sequence[Endpoint], node_name: str, zone: str) -> tuple[Endpoint, ...]:

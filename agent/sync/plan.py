@@ -26,7 +26,7 @@ from agent.cluster.objects import Key
 from agent.rules import names
 from agent.rules.dispatch import ChainId
 from agent.rules.parse import equal, understood
-from agent.rules.ruleset import ServiceChains, own_chains
+from agent.rules.ruleset import ServiceChains, chains_of, own_chains
 from agent.rules.service import Place, Portal
 from agent.rules.static import (
     BASE_CHAINS,
@@ -123,22 +123,21 @@ class Planner:
         """
         block = Block("nat")
         for key in services:
-            wanted = own_chains(self.rules.services.get(key, {}))
             held = view.right if view else own_chains(self.accepted.services.get(key, {}))
-            for chain, texts in wanted.items():
+            for chain, texts in chains_of(self.rules.services.get(key, {})):
                 if held.get(chain) != texts:
                     block.write(chain, texts, key)
         return block
 
     def left(self, services: Iterable[Key]) -> set[ChainId]:
         """Chains that some Services had when they were accepted, and have no longer."""
-        return {
-            ("nat", chain)
-            for key in services
-            if key in self.accepted.services
-            for chain in own_chains(self.accepted.services[key]).keys()
-            - own_chains(self.rules.services.get(key, {})).keys()
-        }
+        gone: set[ChainId] = set()
+        for key in services:
+            before = self.accepted.services.get(key)
+            if before:
+                wanted = own_chains(self.rules.services.get(key, {}))
+                gone |= {("nat", chain) for chain, _ in chains_of(before) if chain not in wanted}
+        return gone
 
     def right(self, held: Mapping[str, list[str]]) -> dict[str, tuple[str, ...]]:
         """Chains that are in nat as they should be, with what they should hold."""
@@ -264,17 +263,22 @@ class Planner:
         if not needs_localnet_guard(self.rules.node):
             # It stays there, since route_localnet does; but it is the kubelet's again.
             self.accepted.shared.pop(("filter", names.KUBELET_FIREWALL), None)
-        stale = self.accepted.stale | gone
-        self.accepted.stale = stale - self._in_use(services) if stale else stale
+        self.accepted.stale |= gone
+        if self.accepted.stale:
+            self.accepted.stale -= self._in_use(services)
         self._changed, self._gone = set(), set()
 
     def _in_use(self, services: Iterable[Key]) -> set[ChainId]:
+        """Stale chains that are wanted again: by one of these Services, or by all."""
+        stale = self.accepted.stale
+        candidates = {chain for table, chain in stale if table == "nat"}
         own = {
             ("nat", chain)
             for key in services
-            for chain in own_chains(self.rules.services.get(key, {}))
+            for chain, _ in chains_of(self.rules.services.get(key, {}))
+            if chain in candidates
         }
-        return own | {chain for chain in self.accepted.stale if chain in self.accepted.shared}
+        return own | {chain for chain in stale if chain in self.accepted.shared}
 
     # Deleting ----------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from agent.rules import service
 from agent.rules.service import Compiled, Place, compile_port
 from agent.state.selection import select
 from agent.state.values import DetectLocal, Endpoint, Family, NodeView, ServicePort
@@ -447,3 +448,24 @@ def test_one_address_with_two_ports_has_two_chains() -> None:
     found = build(Endpoint("10.0.0.1", 8080), Endpoint("10.0.0.1", 9090))
 
     assert len(found.chains) == 3
+
+
+def test_many_endpoints_are_compiled_alike_whatever_was_compiled_before() -> None:
+    """Chains of many endpoints are taken again from the last time: only those that are right."""
+    many = [Endpoint(f"10.0.1.{number}", 8080) for number in range(100)]
+    changed = [Endpoint("10.0.1.200", 8080), *many[1:50], Endpoint("10.0.1.50", 8081), *many[51:]]
+    runs: list[tuple[list[Endpoint], dict[str, Any]]] = [
+        (many, {}),
+        (changed, {}),
+        (changed, {"affinity_seconds": 60}),
+        (changed, {"port_name": "other"}),
+        (changed, {"protocol": "udp"}),
+        (many, {}),
+    ]
+    after_each_other = [build(*endpoints, comments=False, **fields) for endpoints, fields in runs]
+
+    for found, (endpoints, fields) in zip(after_each_other, runs, strict=True):
+        service._made.cache_clear()
+        assert found == build(*endpoints, comments=False, **fields)
+    first, second = (dict(found.chains) for found in after_each_other[:2])
+    assert len(first.keys() - second.keys()) == len(second.keys() - first.keys()) == 2

@@ -173,7 +173,7 @@ def test_without_a_node_name_nothing_is_local() -> None:
     state, _ = slice_state(endpoint_slice(endpoint("10.0.0.1", nodeName="")), "")
 
     assert state is not None
-    assert [address.local for address in state.addresses] == [False]
+    assert [one.local for one in state.endpoints] == [False]
 
 
 @pytest.mark.parametrize(
