@@ -1,7 +1,7 @@
 """Whether outgoing connections may take a node port as their own, by chance.
 
-A connection from this node whose own port is a node port loses its answers to the Service. The
-kernel takes such ports from one range, and leaves out those that are reserved.
+A port is then two things at once on this node, and users report connections that fail at random.
+The kernel takes such ports from one range, and leaves out those that are reserved.
 """
 
 from __future__ import annotations

@@ -7,7 +7,9 @@ the Services say now. Nothing is remembered of events: a restart, or a failure, 
 
 An entry is stale if it was sent to a Service's address and is not answered by one of its
 present endpoints (ready or serving ones, whatever the policies choose: a flow that works is left
-alone, as TCP connections are). A Service without endpoints leaves no entry right.
+alone, as TCP connections are). A Service without endpoints leaves no entry right. An entry for a
+port that the Service has no longer is stale if it was translated; but only at a cluster IP, since
+at other addresses it may be somebody else who translates.
 """
 
 from __future__ import annotations
@@ -40,21 +42,26 @@ class UdpTable(msgspec.Struct, frozen=True):
         addresses: by (address, port): cluster, external and load-balancer addresses.
         node_ports: by number, for packets to one of ``node_ips``.
         node_ips: this node's addresses.
+        cluster_ips: of all Services, whatever their protocols.
     """
 
     addresses: dict[Address, frozenset[Address]]
     node_ports: dict[int, frozenset[Address]]
     node_ips: frozenset[str]
+    cluster_ips: frozenset[str] = frozenset()
 
     def is_stale(self, flow: UdpFlow) -> bool:
         """Whether the entry keeps packets from where they should go."""
+        ip, port = flow.destination
         endpoints = self.addresses.get(flow.destination)
-        if endpoints is None and flow.destination[0] in self.node_ips:
-            endpoints = self.node_ports.get(flow.destination[1])
-        return endpoints is not None and flow.answered_by not in endpoints
+        if endpoints is None and ip in self.node_ips:
+            endpoints = self.node_ports.get(port)
+        if endpoints is None:
+            return ip in self.cluster_ips and flow.answered_by != flow.destination
+        return flow.answered_by not in endpoints
 
     def __bool__(self) -> bool:
-        return bool(self.addresses or self.node_ports)
+        return bool(self.addresses or self.node_ports or self.cluster_ips)
 
 
 class UdpServices:
@@ -63,6 +70,7 @@ class UdpServices:
     def __init__(self, family: Family) -> None:
         self._family = family
         self._services: dict[Key, list[tuple[ServicePort, frozenset[Address]]]] = {}
+        self._cluster_ips: dict[Key, str] = {}
         self._changed = True
 
     def take_changed(self) -> bool:
@@ -73,7 +81,11 @@ class UdpServices:
     def update(self, records: Iterable[Record]) -> None:
         """Take in records that changed."""
         for record in records:
-            ports = [p for p in record.service_ports(self._family) if p.protocol == "udp"]
+            self._cluster_ips.pop(record.key, None)
+            everything = record.service_ports(self._family)
+            if everything:
+                self._cluster_ips[record.key] = everything[0].cluster_ip
+            ports = [port for port in everything if port.protocol == "udp"]
             self._changed |= self._services.pop(record.key, None) is not None or bool(ports)
             if ports:
                 endpoints = record.endpoints(self._family)
@@ -91,7 +103,8 @@ class UdpServices:
                     addresses.setdefault((ip, port.port), endpoints)
                 if port.node_port:
                     node_ports.setdefault(port.node_port, endpoints)
-        return UdpTable(addresses, node_ports, frozenset(node_ips))
+        cluster_ips = frozenset(self._cluster_ips.values())
+        return UdpTable(addresses, node_ports, frozenset(node_ips), cluster_ips)
 
 
 def _in_use(endpoints: Iterable[Endpoint]) -> frozenset[Address]:

@@ -15,6 +15,7 @@ import pytest
 
 from agent.demo.testbed import NODE_IPS
 from tests.kernel import shapes
+from tests.kernel.dialer import Call, dial
 from tests.kernel.running import BACKENDS, until
 from tests.kernel.shapes import TARGET, endpoint, port, service
 
@@ -216,6 +217,23 @@ def test_a_changed_target_port_moves_flows(cluster: SmallCluster, family: int) -
         until(lambda: asks(found["it"]) == "pod-1", 10)
 
     assert nobody == ""
+
+
+@FAMILIES
+def test_a_changed_port_of_the_service_ends_flows(cluster: SmallCluster, family: int) -> None:
+    """Nobody answers at the old port any more, though the pod is the same."""
+    name = f"renumbered-{family}"
+    address = ip("cluster", 9, family)
+    with (
+        cluster.putting(udp_service(name, 9, family), udp_slice(cluster, name, family, 1)),
+        senders(cluster, {"old": (address, 53)}) as found,
+    ):
+        before = asks(found["old"])
+        cluster.put(udp_service(name, 9, family, ports=[port(54, protocol="UDP")]))
+        until(lambda: asks(found["old"]) == "", 10, cluster.agent.story)
+        fresh = dial(cluster.bed.client, {"new": Call(address, 54, "udp")})["new"].split()[0]
+
+    assert (before, fresh) == ("pod-1", "pod-1")
 
 
 def test_tcp_is_left_alone(cluster: SmallCluster) -> None:

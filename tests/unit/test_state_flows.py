@@ -102,23 +102,42 @@ def test_a_node_port_is_only_on_the_nodes_addresses() -> None:
 
 
 def test_what_is_no_services_is_left_alone() -> None:
-    """Other addresses, other ports, and the flows of Services that are gone."""
+    """Other addresses, and the flows of Services that are gone."""
     world = World().put("10.0.0.1")
 
     assert not world.stale("10.96.0.9", 53, "10.0.0.9")
-    assert not world.stale("10.96.0.1", 54, "10.0.0.9")
     assert not world.stale(NODE_IP, 53, "10.0.0.9")
     world.store.delete_service(key())
     world.look()
     assert not world.stale("10.96.0.1", 53, "10.0.0.1")
 
 
+@pytest.mark.parametrize("now", [{"port": 54}, {"protocol": "TCP"}])
+def test_a_flow_to_a_port_that_the_service_has_no_longer(now: dict[str, Any]) -> None:
+    """At the cluster IP it is stale, if it was translated (faults 37).
+
+    Elsewhere it may be somebody else who translates, and an untranslated flow keeps nobody from
+    anything.
+    """
+    spec = {"type": "NodePort", "externalIPs": ["198.51.100.1"]}
+    world = World().put("10.0.0.1", ports=[DNS | {"nodePort": 30123}], **spec)
+    world.flows.take_changed()
+    world.put("10.0.0.1", ports=[DNS | {"nodePort": 30124} | now], **spec)
+
+    assert world.flows.take_changed()
+    assert world.stale("10.96.0.1", 53, "10.0.0.1")
+    assert not world.stale("10.96.0.1", 53, "10.96.0.1", 53)
+    assert not world.stale("198.51.100.1", 53, "10.0.0.1")
+    assert not world.stale(NODE_IP, 30123, "10.0.0.1")
+
+
 def test_tcp_is_left_alone() -> None:
     """A TCP port of the same number has no flows here."""
     world = World().put("10.0.0.1", ports=[DNS | {"protocol": "TCP"}])
+    table = world.flows.table([NODE_IP])
 
-    assert not world.flows.table([NODE_IP])
-    assert not world.stale("10.96.0.1", 53, "10.0.0.9")
+    assert (table.addresses, table.node_ports) == ({}, {})
+    assert not world.stale("10.96.0.1", 53, "10.96.0.1", 53)
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,10 @@ SPECS: dict[str, dict[str, Any]] = {
     "renamed": {"ports": [{"name": "web", "port": 80}]},
     "moved": {"ports": [{"name": "http", "port": 8000}]},
     "affinity": {"sessionAffinity": "ClientIP"},
+    "shorter affinity": {
+        "sessionAffinity": "ClientIP",
+        "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 60}},
+    },
     "internal": {"internalTrafficPolicy": "Local"},
     "node port": {
         "type": "NodePort",
