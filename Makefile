@@ -10,7 +10,7 @@ TIME ?= 60
 BIN := .venv/bin
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' agent/__init__.py)
 
-.PHONY: help setup demo test fuzz soak flood e2e bench bench-quick image install-yaml lock lint format clean
+.PHONY: help setup demo test fuzz soak flood e2e bench bench-quick image install-yaml lock lint audit format clean
 
 help: ## what there is
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -64,14 +64,21 @@ install-yaml: ## deploy/install.yaml and the dashboard anew, after a change of d
 lock: ## the image's lock files anew, with the newest versions
 	@hack/lock.sh
 
-lint: ## ruff, mypy, import-linter, codespell, shellcheck
+lint: ## ruff, mypy, import-linter, codespell, bandit, shellcheck
 	@hack/setup.sh test
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache
 	@$(BIN)/codespell
+	@$(BIN)/bandit --quiet --recursive --configfile pyproject.toml agent hack
 	@if command -v shellcheck >/dev/null; then shellcheck hack/*.sh .ci/run; fi
+
+audit: ## known vulnerabilities of the locked libraries; needs the index's data, and fails without
+	@hack/setup.sh test
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group audit
+	@for lock in requirements.lock requirements-build.lock; do \
+	  $(BIN)/pip-audit --strict --disable-pip --require-hashes --requirement $$lock || exit 1; done
 
 format: ## let ruff write the code as it likes it
 	@hack/setup.sh test
