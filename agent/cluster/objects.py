@@ -23,6 +23,7 @@ LABEL_PROXY_NAME = "service.kubernetes.io/service-proxy-name"
 LABEL_HEADLESS = "service.kubernetes.io/headless"
 LABEL_ZONE = "topology.kubernetes.io/zone"
 LABEL_HOSTNAME = "kubernetes.io/hostname"
+LABEL_HOSTNAME = "kubernetes.io/hostname"
 ANNOTATION_TRIGGER_TIME = "endpoints.kubernetes.io/last-change-trigger-time"
 
 #: What the watch asks the API server for; ``is_ours`` is the same for objects from files.

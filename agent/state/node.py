@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from agent.cluster.objects import LABEL_ZONE, Node
+from agent.cluster.objects import LABEL_HOSTNAME, LABEL_ZONE, Node
 from agent.state.addresses import contains, parse_cidr, parse_ip, prefix_length
 from agent.state.values import DetectLocal, Family, NodeView
 
@@ -79,12 +79,14 @@ class NodeInfo(msgspec.Struct, frozen=True):
         ips: InternalIP addresses, then ExternalIP ones.
         pod_cidrs: ranges of this node's pods.
         zone: its zone, empty if unknown.
+        hostname: its label of that name, empty if absent.
         deleting: it is being deleted, or the autoscaler has announced that.
     """
 
     ips: tuple[str, ...] = ()
     pod_cidrs: tuple[str, ...] = ()
     zone: str = ""
+    hostname: str = ""
     deleting: bool = False
 
 
@@ -97,10 +99,12 @@ def node_info(node: Node) -> NodeInfo:
         a.address for kind in ("InternalIP", "ExternalIP") for a in addresses if a.type == kind
     ]
     taints = (spec.taints if spec else None) or ()
+    labels = node.metadata.labels or {}
     return NodeInfo(
         ips=tuple(parsed[1] for text in texts if (parsed := parse_ip(text))),
         pod_cidrs=tuple(parsed[1] for text in cidrs if (parsed := parse_cidr(text))),
-        zone=(node.metadata.labels or {}).get(LABEL_ZONE, ""),
+        zone=labels.get(LABEL_ZONE, ""),
+        hostname=labels.get(LABEL_HOSTNAME, ""),
         deleting=bool(node.metadata.deletion_timestamp)
         or any(taint.key == TO_BE_DELETED for taint in taints),
     )
@@ -119,6 +123,7 @@ def node_view(
         name=settings.name,
         ip=ip,
         zone=info.zone,
+        hostname=info.hostname,
         masquerade_bit=settings.masquerade_bit,
         masquerade_all=settings.masquerade_all,
         localhost_node_ports=localhost,

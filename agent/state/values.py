@@ -129,6 +129,8 @@ class NodeView(msgspec.Struct, frozen=True, gc=False):
         name: the Node's name.
         ip: the node's primary address in the family, empty if it has none.
         zone: label ``topology.kubernetes.io/zone``, empty if absent.
+        hostname: label ``kubernetes.io/hostname``, likewise; no rule names it, but with another one
+            everything is written anew, as for the zone.
         masquerade_bit: bit of the packet mark, 0 to 31.
         masquerade_all: masquerade everything that goes to a cluster IP.
         localhost_node_ports: node ports answer on 127.0.0.1 (IPv4 only, already resolved).
@@ -145,6 +147,7 @@ class NodeView(msgspec.Struct, frozen=True, gc=False):
     name: str
     ip: str = ""
     zone: str = ""
+    hostname: str = ""
     masquerade_bit: int = 14
     masquerade_all: bool = False
     localhost_node_ports: bool = False

@@ -60,6 +60,7 @@ def test_what_is_used_of_a_node_object() -> None:
         ips=("192.0.2.2", "2001:db8::2", "198.51.100.2"),
         pod_cidrs=("10.64.0.0/24", "fd00:10::/64"),
         zone="zone-1",
+        hostname="node-a",
         deleting=False,
     )
 

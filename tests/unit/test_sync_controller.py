@@ -238,6 +238,21 @@ def test_only_a_difference_in_facts_is_a_change() -> None:
     assert "-d 192.0.2.77" in world.nat()
 
 
+@pytest.mark.parametrize("label", ["topology.kubernetes.io/zone", "kubernetes.io/hostname"])
+def test_another_place_of_the_node_is_a_full_sync(label: str) -> None:
+    """In both families; the same labels again, and other labels, ask for nothing."""
+    world = World()
+    world.list_all(cluster.service())
+    world.now += 5
+    world.handle(Upserted(Kind.NODE, cluster.node(labels={label: "here"})))
+    after = [(args[0].rules.node.family, args[1].full) for args in world.notes.of("synced")[2:]]
+    world.now += 5
+    world.handle(Upserted(Kind.NODE, cluster.node(labels={label: "here", "app": "x"})))
+
+    assert after == [(V4, True), (V6, True)]
+    assert len(world.notes.of("synced")) == 4
+
+
 def test_a_node_that_is_deleted_and_comes_back_is_told() -> None:
     """Deletion of our Node, and of no other, is told once; so is its return."""
     world = World()
