@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 CONTROLLER = "onenth.dev/agent"
 #: Events of objects without a namespace, such as a Node, live here (as kubectl expects).
 _NAMESPACE = "default"
-_NOTE_MAX = 1024  # API limit
+_NOTE_MAX = 1024  # bytes; API limit
 _QUEUE_MAX = 64
 _REPEAT_SECONDS = 600.0
 _TIMEOUT = 10.0
@@ -149,7 +149,7 @@ class EventRecorder:
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
             "metadata": {
-                "name": f"{self._node_name[:200]}.{uuid.uuid4().hex[:16]}",
+                "name": f"{self._node_name[:200].rstrip('-.')}.{uuid.uuid4().hex[:16]}",
                 "namespace": _NAMESPACE,
             },
             "eventTime": moment,
@@ -165,7 +165,7 @@ class EventRecorder:
                 "name": self._node_name,
                 "uid": self._node_name,
             },
-            "note": notice.note[:_NOTE_MAX],
+            "note": notice.note.encode()[:_NOTE_MAX].decode(errors="ignore"),
         }
         if notice.service is not None:
             event["related"] = {
