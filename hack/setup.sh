@@ -17,6 +17,7 @@ need "$python" python3
 "$python" -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
 if [ "$what" != run ]; then
   need nfacct nfacct
+  need nft nftables
   # python-iptables, which the tests read legacy tables with, has no wheel.
   need gcc gcc
   "$python" - <<'EOF' 2>/dev/null || missing+=(python3-dev libc6-dev)

@@ -54,16 +54,22 @@ class FakeAPIServer(State):
         tls: tuple[Path, Path] | None = None,
     ) -> None:
         super().__init__(window, token, bookmark_seconds)
-        self._http = HTTPServer((host, port), Handler)
-        self._http.fake = self
+        self._tls: ssl.SSLContext | None = None
         if tls is not None:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(*tls)
+            self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            self._tls.load_cert_chain(*tls)
+        self._listen((host, port))
+        self._address = (host, self._http.server_address[1])
+        self.url = f"{'https' if tls else 'http'}://{host}:{self._address[1]}"
+
+    def _listen(self, address: tuple[str, int]) -> None:
+        self._http = HTTPServer(address, Handler)
+        self._http.fake = self
+        if self._tls is not None:
             # The handshake is the handler thread's, so that one slow client delays nobody.
-            self._http.socket = context.wrap_socket(
+            self._http.socket = self._tls.wrap_socket(
                 self._http.socket, server_side=True, do_handshake_on_connect=False
             )
-        self.url = f"{'https' if tls else 'http'}://{host}:{self._http.server_address[1]}"
         self._thread = threading.Thread(
             target=self._http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
         )
@@ -82,6 +88,21 @@ class FakeAPIServer(State):
         self._http.server_close()
         self.cut()
         self._thread.join()
+
+    def revive(self) -> None:
+        """Serve again after ``stop``, at the same address, in the caller's network namespace.
+
+        All that is stored is still there, and the versions go on.
+        """
+        self.stopping = False
+        self._listen(self._address)
+        self._thread.start()
+
+    def change_certificate(self, chain: Path, key: Path) -> None:
+        """Show another certificate to connections that are made from now on."""
+        if self._tls is None:
+            raise ValueError("this server does without TLS")
+        self._tls.load_cert_chain(chain, key)
 
     def stop_listening(self) -> None:
         """Give the port back without having served: connections are refused from now on."""

@@ -91,6 +91,8 @@ class State:
         self.connections: set[socket.socket] = set()
         self.stopping = False
         self.silent = False
+        #: Seconds that every piece of an answer is late.
+        self.lag = 0.0
         self.plans: list[Plan] = []
 
     def fault_for(self, request: Request) -> Fault | None:
@@ -345,7 +347,7 @@ class Handler(BaseHTTPRequestHandler):
         self._answer(code, _ENCODE(value))
 
     def _answer(self, code: HTTPStatus, body: bytes, retry_after: str = "") -> None:
-        self._wait(lambda: not self.fake.silent)
+        self._wait_to_speak()
         self.send_response(code)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -356,8 +358,13 @@ class Handler(BaseHTTPRequestHandler):
 
     def _chunk(self, data: bytes) -> None:
         """Send a chunk; an empty one is the end of the answer."""
-        self._wait(lambda: not self.fake.silent)
+        self._wait_to_speak()
         self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def _wait_to_speak(self) -> None:
+        self._wait(lambda: not self.fake.silent)
+        if self.fake.lag:
+            self._wait(lambda: False, self.fake.lag)
 
     def _wait(self, ready: Callable[[], bool], seconds: float = _WATCH_SECONDS) -> None:
         """Wait until ``ready``, at most ``seconds``; a server that stops cuts the connection."""

@@ -151,12 +151,12 @@ class RunningAgent:
 
     # Its life ----------------------------------------------------------------------------
 
-    def launch(self) -> RunningAgent:
-        """Start it, again if it has ended; its log begins anew."""
+    def launch(self, *, mode: str = "w") -> RunningAgent:
+        """Start it, again if it has ended; its log begins anew, or goes on with ``mode`` "a"."""
         assert self.process is None or self.process.poll() is not None
         argv = [*self._prefix, sys.executable, "-m", self._module, "run", "--log-format", "json"]
         argv += ["--iptables-min-sync-period", "0s", "--conntrack-max-per-core", "0"]
-        with self._out.open("w") as out, self._err.open("w") as err:
+        with self._out.open(mode) as out, self._err.open(mode) as err:
             self.process = self.namespace.popen(
                 [*argv, *self._flags],
                 stdin=subprocess.DEVNULL,
