@@ -74,11 +74,14 @@ def test_no_object_costs_another_one(
 
 
 def taken(store: Store) -> bool:
-    """Whether the other Service claims the same address and port."""
+    """Whether the other Service claims the good one's address, or its endpoint's.
+
+    One without endpoints is refused at whatever address it has, kube-proxy's rules say so too.
+    """
     record = store.get(key("evil"))
     ports = record.service_ports(Family.V4) if record else ()
     return any(
-        "10.96.0.1" in (port.cluster_ip, *port.external_ips, *port.load_balancer_ips)
+        {"10.96.0.1", "10.0.0.1"} & {port.cluster_ip, *port.external_ips, *port.load_balancer_ips}
         for port in ports
     )
 
