@@ -298,12 +298,14 @@ class Controller:
     def _follow(self, track: Track) -> None:
         """What goes with accepted rules: health check ports, and the flows that they leave.
 
-        Node ports are at this node's addresses, so flows may be stale when those alone change.
+        Node ports are at this node's addresses, so flows may be stale when those alone change; but
+        each pod that comes or goes changes the link-local ones, which is no reason to look.
         """
         view = track.syncer.rules.node
         if track.health.take_changed():
             self._observer.health_ports(view, track.health.ports, track.health.ready)
         ips = self._node_ips.get(track.family, [])
-        if track.udp.take_changed() or ips != self._swept_for.get(track.family):
-            self._swept_for[track.family] = ips
+        lasting = [ip for ip in ips if not ip.startswith("fe80:")]
+        if track.udp.take_changed() or lasting != self._swept_for.get(track.family):
+            self._swept_for[track.family] = lasting
             self._observer.flows(track.family, track.udp.table(ips))

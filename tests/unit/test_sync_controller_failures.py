@@ -232,6 +232,17 @@ def test_flows_are_swept_when_an_address_of_this_node_comes() -> None:
     assert world.restores() == restores
 
 
+def test_flows_are_not_swept_for_each_pod_that_comes() -> None:
+    """It brings a link-local address; reading a large table for that would cost too much."""
+    world = World()
+    world.list_all(udp_service(nodePort=30053), udp_slice("10.0.0.1"))
+    world.notes.told.clear()
+    world.facts = KernelFacts(addresses=(*world.facts.addresses, "fe80::5/64"))
+    world.handle(FactsChanged())
+
+    assert world.notes.of("flows") == []
+
+
 def test_flows_wait_for_the_rules_when_an_address_comes_meanwhile() -> None:
     """As long as the kernel does not have the rules, nothing is swept."""
     world = World()
