@@ -118,6 +118,8 @@ def as_text(status: StatusSnapshot) -> Iterator[str]:
             yield from _field("  waiting", f"{family.waiting_seconds:g} s")
         if family.failures:
             yield from _field("  failing", f"{family.failures} syncs in a row")
+        if family.contested:
+            yield from _field("  contested", "another program keeps writing these rules")
         for one in family.set_aside:
             yield from _field("  set aside", f"{one.service}: {one.reason}")
     yield from _lists(status)

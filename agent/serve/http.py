@@ -121,6 +121,7 @@ class HttpServer:
                     address=self._address,
                     reason=error.strerror,
                     every_seconds=self._retry_seconds,
+                    remedy="stop what listens there, such as a kube-proxy or another agent",
                 )
             return None
         self._sock = sock

@@ -385,6 +385,23 @@ class Reporter:
             note = f"Something else changed this node's {family.value} rules; they are repaired"
             self._recorder.record(Notice("RulesChangedByOthers", "Audit", note))
 
+    def contested(self, family: Family, *, going_on: bool) -> None:
+        """Say that somebody has to look for another program, or that it is over."""
+        self._metrics.sync.contested(family, going_on=going_on)
+        if not going_on:
+            self._log.info("nobody else writes our rules any more", family=family.value)
+            return
+        self._log.error(
+            "another program keeps writing our rules; they are repaired each time",
+            family=family.value,
+            remedy="stop the other proxy of this node: a kube-proxy, or a second agent",
+        )
+        note = (
+            f"Another program keeps writing this node's {family.value} rules of Services: a"
+            " kube-proxy, or a second agent. Only one may run"
+        )
+        self._recorder.record(Notice("RulesContested", "Audit", note))
+
     def audit_failed(self, family: Family, error: ReadError) -> None:
         """The kernel could not be read."""
         self._metrics.sync.audited(family, None)

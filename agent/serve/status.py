@@ -59,6 +59,7 @@ class _FamilyRecord:
         self.tree = False
         self.set_aside: dict[Key, SetAside] = {}
         self.last_sync = self.last_audit = ""
+        self.contested = False
 
 
 class StatusRecorder:
@@ -273,6 +274,12 @@ class StatusRecorder:
             self._audits.appendleft(event)
         self._inner.audited(family, differences, seconds)
 
+    def contested(self, family: Family, *, going_on: bool) -> None:
+        """Remember whether somebody else keeps writing our rules."""
+        with self._lock:
+            self._families[family].contested = going_on
+        self._inner.contested(family, going_on=going_on)
+
     def audit_failed(self, family: Family, error: ReadError) -> None:
         """Remember a comparison that failed."""
         with self._lock:
@@ -328,6 +335,7 @@ class StatusRecorder:
             ),
             last_sync=record.last_sync,
             last_audit=record.last_audit,
+            contested=record.contested,
         )
 
     def _unusable_objects(self) -> tuple[Unusable, ...]:

@@ -77,6 +77,8 @@ def _headline(status: StatusSnapshot) -> str:
     waiting = [one for one in status.families if one.waiting_seconds is not None]
     if any(one.failures for one in status.families):
         state = "syncs fail"
+    elif any(one.contested for one in status.families):
+        state = "another program keeps writing our rules"
     elif waiting:
         state = "changes wait for the kernel"
     elif all(one.synced for one in status.families):

@@ -119,6 +119,7 @@ class FamilyStatus(msgspec.Struct, frozen=True, rename="camel"):
         set_aside: Services that the kernel refused.
         last_sync: when the last one was accepted; empty for never.
         last_audit: when the kernel was compared last; likewise.
+        contested: somebody else keeps writing our rules.
     """
 
     family: str
@@ -134,6 +135,7 @@ class FamilyStatus(msgspec.Struct, frozen=True, rename="camel"):
     set_aside: tuple[AsideService, ...]
     last_sync: str
     last_audit: str
+    contested: bool = False
 
 
 class StatusSnapshot(msgspec.Struct, frozen=True, rename="camel"):

@@ -105,6 +105,10 @@ class SyncMetrics:
         self._audits.labels(name, result).inc()
         self._differences.labels(name).inc(differences or 0)
 
+    def contested(self, family: Family, *, going_on: bool) -> None:
+        """Somebody else keeps writing our rules, or no longer does."""
+        self._contested.labels(family.value).set(int(going_on))
+
     def set_aside(self, family: Family, services: int) -> None:
         """So many Services are set aside now because the kernel refused their rules."""
         self._set_aside.labels(family.value).set(services)
@@ -213,6 +217,11 @@ class SyncMetrics:
         self._differences = registry.counter(
             "onenth_audit_differences_total", "Differences that those found", _FAMILY
         )
+        self._contested = registry.gauge(
+            "onenth_rules_contested",
+            "1 while another program keeps writing our rules, whatever is repaired",
+            _FAMILY,
+        )
         self._set_aside = registry.gauge(
             "onenth_set_aside_services",
             "Services without rules because the kernel refused them",
@@ -238,6 +247,7 @@ class SyncMetrics:
             self._restore_bytes,
             self._restore_duration,
             self._differences,
+            self._contested,
             self._set_aside,
         ):
             metric.labels(name)

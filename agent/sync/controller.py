@@ -9,7 +9,7 @@ addresses, ranges and zone, rules that an earlier process wrote right would be w
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -19,6 +19,7 @@ from agent.cluster.objects import EndpointSlice, Kind, Node, Service, key_of
 from agent.state.node import NodeInfo, NodeSettings, node_info, node_view
 from agent.state.triggers import TriggerTimes, trigger_time
 from agent.state.values import Family
+from agent.sync.contest import Contest
 from agent.sync.port import ReadError, RestoreError
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Track:
     triggers: TriggerTimes
     health: HealthPorts
     udp: UdpServices
+    contest: Contest = field(default_factory=Contest)
 
 
 class Controller:
@@ -270,6 +272,8 @@ class Controller:
             self._observer.audit_failed(track.family, error)
             return
         self._observer.audited(track.family, differences, self._clock() - started)
+        if track.contest.looked(different=bool(differences)):
+            self._observer.contested(track.family, going_on=track.contest.going_on)
         if track.audit.learning:
             track.pace.hurry()
         if differences:

@@ -78,5 +78,8 @@ class Observer(Protocol):
     def audited(self, family: Family, differences: Sequence[Difference], seconds: float) -> None:
         """The kernel was compared with what it accepted."""
 
+    def contested(self, family: Family, *, going_on: bool) -> None:
+        """Somebody else keeps writing our rules, or no longer does."""
+
     def audit_failed(self, family: Family, error: ReadError) -> None:
         """The kernel could not be compared."""
