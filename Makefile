@@ -3,6 +3,7 @@ BACKEND ?= nft
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 PROVIDER ?= local
+KILLS ?= 200
 MINUTES ?= 60
 SERVICES ?= 2000
 RECONNECTS ?= 0
@@ -11,7 +12,7 @@ RUNS ?= 20
 BIN := .venv/bin
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' agent/__init__.py)
 
-.PHONY: help setup demo test fuzz faults soak flood e2e bench bench-quick image install-yaml lock lint audit format clean
+.PHONY: help setup demo test kill fuzz faults soak flood e2e bench bench-quick image install-yaml lock lint audit format clean
 
 help: ## what there is
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -26,6 +27,10 @@ demo: ## show it: a small cluster in network namespaces (BACKEND=legacy|nft; roo
 test: ## all tests; as root also those with real rules and packets
 	@hack/setup.sh test
 	@$(BIN)/python -m pytest -n 2 --dist worksteal $(PYTEST_ARGS)
+
+kill: ## 200 kills of the agent and of what it runs, in the middle of full syncs, over live traffic (root)
+	@hack/setup.sh test
+	@ONENTH_KILLS=$(KILLS) $(BIN)/python -m pytest -n 2 tests/kernel/test_kill.py $(PYTEST_ARGS)
 
 fuzz: ## hostile objects by atheris, guided by coverage, for TIME seconds (default 60)
 	@hack/setup.sh test

@@ -81,7 +81,7 @@ class SmallCluster:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="onenth-test-"))
             self.bed = stack.enter_context(Testbed(pods=3, remote_pods=1))
             for namespace in (self.bed.node, self.bed.client):
-                _answer_all(namespace)
+                answer_all(namespace)
             protocols = ("tcp", "udp", *(["sctp"] if has_protocol("sctp") else []))
             self.bed.serve(ports=[TARGET], protocols=protocols)
             self.api = stack.enter_context(serve_api(self.bed.node))
@@ -119,7 +119,7 @@ class SmallCluster:
             self.settle()
 
 
-def _answer_all(namespace: Namespace) -> None:
+def answer_all(namespace: Namespace) -> None:
     """Let the kernel send any number of ICMP errors; by default it sends one a second to a host.
 
     A type that does not exist is the only one that stays limited.
