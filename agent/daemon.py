@@ -16,20 +16,18 @@ import random
 import time
 from typing import TYPE_CHECKING
 
-from agent import __version__, logs, rights
-from agent.cluster.events import NoRecorder
+from agent import __version__, host, logs, rights
 from agent.cluster.feed import SourceFailed
+from agent.cluster.origin import OriginError, find_origin
+from agent.cluster.reflector import WatchSettings
 from agent.config.load import describe
 from agent.config.node import node_settings
 from agent.kernel import facts as kernel_facts
 from agent.kernel.addresses import AddressWatcher
-from agent.kernel.detect import Backend, choose, refuse_conflict
-from agent.kernel.errors import HostError
-from agent.kernel.iptables import Capabilities, Iptables, probe
+from agent.kernel.detect import Backend
+from agent.kernel.iptables import Iptables
 from agent.kernel.nftables import Generations
-from agent.kernel.portrange import shared_ports
 from agent.kernel.sweeper import FlowSweeper
-from agent.kernel.sysctl import ROUTE_LOCALNET, Result, Sysctls, apply_conntrack
 from agent.kernel.tools import SubprocessRunner
 from agent.rules.ruleset import RuleSet
 from agent.rules.service import COUNTER_LOCALHOST
@@ -47,10 +45,9 @@ from agent.serve.sweeps import SweepReports
 from agent.serve.traffic import make_traffic
 from agent.state.flows import UdpServices
 from agent.state.healthports import HealthPorts
-from agent.state.node import NodeInfo, NodeSettings, node_view, wants_localnet
+from agent.state.node import NodeInfo, NodeSettings, node_view
 from agent.state.store import Store
 from agent.state.triggers import TriggerTimes
-from agent.state.values import Family
 from agent.stopping import Interruptible, Stop, StoppedError
 from agent.sync.apply import Syncer, SyncSettings
 from agent.sync.audit import Audit
@@ -58,13 +55,13 @@ from agent.sync.controller import Controller, FactsChanged, SourceEndedError, Tr
 from agent.sync.pace import Pace, PaceSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Container, Iterator
 
-    from agent.cluster.events import Recorder
-    from agent.cluster.feed import Event, Source
+    from agent.cluster.feed import Event
+    from agent.cluster.origin import Origin
     from agent.config.load import Loaded
     from agent.config.model import Config
-    from agent.kernel.detect import Choice
+    from agent.state.values import Family
 
     Events = queue.SimpleQueue[Event | FactsChanged | Stop]
 
@@ -78,19 +75,43 @@ LEARN_PERIOD = 1.0
 #: A syncPeriod's worth of waiting is normal; twice that is not (as in kube-proxy).
 _LATE = 2
 _MAX_EVENTS = 10_000
+#: Keys that say where objects come from.
+_ORIGIN_KEYS = ("manifests", "clientConnection.kubeconfig", "apiServer", "tlsServerName")
 
 
-class StartError(Exception):
-    """The configuration asks for something that cannot be had (exit code 2)."""
+class Start:
+    """What is settled before the node is touched: who it is, and where objects come from."""
+
+    def __init__(self) -> None:
+        self.origin: Origin | None = None
+
+    def problems(self, config: Config, wrong: Container[str]) -> list[str]:
+        """What keeps an agent from running with this; what is wrong already is passed over."""
+        problems = []
+        if not config.hostname_override and "hostnameOverride" not in wrong:
+            problems.append(
+                "the name of this Node is not known: give --node-name, set"
+                " ONENTH_HOSTNAME_OVERRIDE or NODE_NAME, or hostnameOverride in the configuration"
+            )
+        if not any(key in wrong for key in _ORIGIN_KEYS):
+            try:
+                self.origin = find_origin(
+                    manifests=config.manifests,
+                    kubeconfig=config.client_connection.kubeconfig,
+                    api_server=config.api_server,
+                    tls_server_name=config.tls_server_name,
+                )
+            except OriginError as error:
+                problems.append(str(error))
+        return problems
 
 
-def run(loaded: Loaded) -> int:
+def run(loaded: Loaded, start: Start) -> int:
     """Run until a signal or a failure; returns the exit code.
 
     Raises:
         HostError: a tool, a privilege or a working family is missing (exit code 3).
         KernelError: the other backend already holds Service rules (exit code 1).
-        StartError: credentials or manifests cannot be used (exit code 2).
     """
     config = loaded.config
     events: Events = queue.SimpleQueue()
@@ -103,7 +124,9 @@ def run(loaded: Loaded) -> int:
         log.info("setting", key=key, value=value, source=source)
     for remark in loaded.ignored:
         log.warning("setting is ignored", remark=remark)
-    agent = _Agent(config, events, stop)
+    if start.origin is None:
+        raise RuntimeError("a configuration without an origin has problems")
+    agent = _Agent(config, start.origin, events, stop)
     try:
         return agent.run()
     except BindError as error:
@@ -116,29 +139,31 @@ def run(loaded: Loaded) -> int:
 class _Agent:
     """The parts, made in order and taken down in reverse."""
 
-    def __init__(self, config: Config, events: Events, stop: Stop) -> None:
+    def __init__(self, config: Config, origin: Origin, events: Events, stop: Stop) -> None:
         self._config = config
+        self._origin = origin
         self._log = logs.get()
         self._queue = events
         self._stop = stop
         self._cleanups = contextlib.ExitStack()
         self._runner = SubprocessRunner()
-        self._sysctls = Sysctls()
         self._settings = node_settings(config)
         self._generations = Generations()
-        self._capabilities = self._probe()
-        self._facts = self._prepare_kernel()
+        self._capabilities = host.probe(config, self._runner)
+        families = host.families(config, self._capabilities)
+        self._facts = host.prepare(config, self._settings, self._capabilities)
         self._rights = rights.give_up(config, self._capabilities.backend)
-        families = self._families()
         self._metrics = self._make_metrics(families)
         self._health = HealthState(config.iptables.sync_period * _LATE, families)
-        self._recorder: Recorder = NoRecorder()
         self._ports = HealthCheckPorts(
             lambda: self._health.healthy,
             lambda failure: self._reporter.port_failed(failure),  # noqa: PLW0108  made later
         )
         self._sweeper = FlowSweeper(SweepReports(self._metrics), self._died)
-        self._source = self._make_source()
+        self._recorder = self._origin.recorder(self._settings.name, self._died)
+        self._source = self._origin.source(
+            self._settings.name, self._metrics.source, WatchSettings()
+        )
         self._reporter = self._make_reporter()
         facts = agent_facts(config, self._capabilities, self._rights)
         self._status = StatusRecorder(self._reporter, facts, families)
@@ -150,85 +175,6 @@ class _Agent:
     def close(self) -> None:
         """Take everything down; rules stay."""
         self._cleanups.close()
-
-    # Kernel ------------------------------------------------------------------------------
-
-    def _probe(self) -> Capabilities:
-        choice = choose(self._config.iptables.backend, self._runner)
-        refuse_conflict(choice, self._runner)
-        counters, refused = kernel_facts.make_counters()
-        for name, reason in refused.items():
-            self._log.warning(
-                "no nfacct counter; its metric is absent", counter=name, reason=reason
-            )
-        found = probe(choice.tool, choice.reason, runner=self._runner, counters=counters)
-        self._log_capabilities(choice, found)
-        return found
-
-    def _log_capabilities(self, choice: Choice, found: Capabilities) -> None:
-        self._log.info(
-            "iptables",
-            backend=found.backend.value,
-            reason=choice.reason,
-            version=".".join(map(str, found.tool.version)),
-            path=str(found.tool.path),
-            families=[family.value for family in found.families],
-            random_fully=found.random_fully,
-        )
-        for family, reason in found.missing.items():
-            self._log.warning("a family does not work here", family=family.value, reason=reason)
-        for (family, name), reason in found.uncounted.items():
-            self._log.warning(
-                "rules do without an nfacct counter",
-                family=family.value,
-                counter=name,
-                reason=reason,
-            )
-
-    def _prepare_kernel(self) -> kernel_facts.Facts:
-        if shared := shared_ports(self._sysctls):
-            self._log.warning(
-                "connections of this node may take node ports as their own port, and then fail",
-                **dict(zip(("ports", "first", "last"), shared, strict=True)),
-                remedy="net.ipv4.ip_local_port_range above them, or ip_local_reserved_ports",
-            )
-        outcomes = apply_conntrack(self._config.conntrack, sysctls=self._sysctls)
-        localnet = True
-        if wants_localnet(Family.V4, self._settings):
-            outcome = self._sysctls.ensure(ROUTE_LOCALNET, 1)
-            localnet = outcome.result is not Result.REFUSED
-            outcomes.append(outcome)
-        for outcome in outcomes:
-            if outcome.result is Result.REFUSED:
-                self._log.warning(
-                    "a kernel setting could not be changed",
-                    name=outcome.name,
-                    wanted=outcome.wanted,
-                    present=outcome.before,
-                    reason=outcome.reason,
-                )
-            elif outcome.result is Result.WRITTEN:
-                self._log.info(
-                    "kernel setting changed",
-                    name=outcome.name,
-                    before=outcome.before,
-                    after=outcome.wanted,
-                )
-        return kernel_facts.Facts(
-            self._capabilities,
-            self._sysctls,
-            localnet=localnet,
-            unreadable=lambda error: self._log.warning("addresses unknown", error=str(error)),
-        )
-
-    def _families(self) -> tuple[Family, ...]:
-        wanted = self._config.ip_families or self._capabilities.families
-        families = tuple(family for family in wanted if family in self._capabilities.families)
-        if len(families) < len(wanted):
-            lacking = ", ".join(f.value for f in wanted if f not in families)
-            reasons = "; ".join(self._capabilities.missing.values())
-            raise HostError(f"ipFamilies asks for {lacking}, which does not work here: {reasons}")
-        return families
 
     # Parts -------------------------------------------------------------------------------
 
@@ -246,30 +192,6 @@ class _Agent:
 
     def _counts(self, families: tuple[Family, ...], counter: str) -> bool:
         return any(self._capabilities.counts(family, counter) for family in families)
-
-    def _make_source(self) -> Source:
-        config = self._config
-        if config.manifests:
-            from agent.cluster.manifests import ManifestSource  # noqa: PLC0415  only if asked for
-
-            return ManifestSource(config.manifests, node_name=self._settings.name)
-        from agent.cluster.client import ClientConfigError, make_client  # noqa: PLC0415  memory
-        from agent.cluster.events import EventRecorder  # noqa: PLC0415  likewise
-        from agent.cluster.kube import KubeSource  # noqa: PLC0415  likewise
-
-        try:
-            client = make_client(
-                config.client_connection.kubeconfig or None,
-                api_server=config.api_server or None,
-                tls_server_name=config.tls_server_name or None,
-            )
-        except ClientConfigError as error:
-            raise StartError(str(error)) from error
-        recorder = EventRecorder(client, self._settings.name, died=self._died)
-        recorder.start()
-        self._cleanups.callback(recorder.stop)
-        self._recorder = recorder
-        return KubeSource(client, node_name=self._settings.name, observer=self._metrics.source)
 
     def _make_reporter(self) -> Reporter:
         return Reporter(
@@ -336,8 +258,6 @@ class _Agent:
         return 0
 
     def _start(self) -> None:
-        from agent.cluster.manifests import ManifestError  # noqa: PLC0415  memory
-
         for server in self._servers():
             server.start()
             self._cleanups.callback(server.stop)
@@ -351,10 +271,9 @@ class _Agent:
         watcher = AddressWatcher(lambda _: self._queue.put(FactsChanged()), self._died)
         watcher.start()
         self._cleanups.callback(watcher.stop)
-        try:
-            self._source.start(self._queue.put)
-        except ManifestError as error:
-            raise StartError(str(error)) from error
+        self._recorder.start()
+        self._cleanups.callback(self._recorder.stop)
+        self._source.start(self._queue.put)
         self._cleanups.callback(self._source.stop)
 
     def _servers(self) -> Iterator[HttpServer]:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from agent.config.load import Loaded
+    from agent.config.load import Further, Loaded
 
 OK, RUNTIME, USAGE, HOST, REFUSED = range(5)
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
@@ -26,8 +26,10 @@ class Failure(click.ClickException):
         self.exit_code = code  # type: ignore[misc]  # click says ClassVar and reads the instance
 
 
-def load_config(config: Path | None, flags: Mapping[str, Any]) -> Loaded:
-    """The configuration from flags, the environment and a file.
+def load_config(
+    config: Path | None, flags: Mapping[str, Any], further: Further | None = None
+) -> Loaded:
+    """The configuration from flags, the environment and a file; ``config.load`` knows ``further``.
 
     Raises:
         Failure: it cannot be used.
@@ -35,6 +37,6 @@ def load_config(config: Path | None, flags: Mapping[str, Any]) -> Loaded:
     from agent.config.load import ConfigError, load
 
     try:
-        return load(flags, os.environ, config)
+        return load(flags, os.environ, config, further)
     except ConfigError as error:
         raise Failure(str(error), error.exit_code) from error

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agent.cli.base import CONTEXT, HOST, RUNTIME, USAGE, Failure, load_config
+from agent.cli.base import CONTEXT, HOST, RUNTIME, Failure, load_config
 from agent.config.options import click_options
 
 if TYPE_CHECKING:
@@ -26,19 +26,12 @@ def run(config: Path | None, **flags: Any) -> None:
     from agent import daemon
     from agent.kernel.errors import HostError, KernelError
 
-    loaded = load_config(config, flags)
-    if not loaded.config.hostname_override:
-        raise Failure(
-            "the name of this Node is not known: give --node-name, set ONENTH_HOSTNAME_OVERRIDE"
-            " or NODE_NAME, or hostnameOverride in the configuration",
-            USAGE,
-        )
+    start = daemon.Start()
+    loaded = load_config(config, flags, start.problems)
     try:
-        code = daemon.run(loaded)
+        code = daemon.run(loaded, start)
     except HostError as error:
         raise Failure(str(error), HOST) from error
-    except daemon.StartError as error:
-        raise Failure(str(error), USAGE) from error
     except KernelError as error:
         raise Failure(str(error), RUNTIME) from error
     sys.exit(code)

@@ -63,6 +63,12 @@ class Recorder(Protocol):
 class NoRecorder:
     """Without an API server there is nobody to tell; the log has said it."""
 
+    def start(self) -> None:
+        """Do nothing."""
+
+    def stop(self) -> None:
+        """Do nothing."""
+
     def record(self, notice: Notice) -> None:
         """Do nothing."""
 

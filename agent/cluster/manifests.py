@@ -67,6 +67,18 @@ def load(paths: Sequence[str | Path]) -> Manifests:
     return merge(contents)
 
 
+def check_watchable(paths: Sequence[str | Path]) -> None:
+    """See whether files and folders are there.
+
+    Raises:
+        ManifestError: a path does not exist or cannot be read.
+    """
+    for path in paths:
+        if str(path) == "-":
+            raise ManifestError("the standard input cannot be watched; give a file or folder")
+        _files(Path(path))
+
+
 class ManifestSource:
     """Files and folders as a source of objects, looked at again and again.
 
@@ -104,10 +116,7 @@ class ManifestSource:
         """
         if self._thread is not None:
             raise RuntimeError("a source is started once")
-        for path in self._paths:
-            if str(path) == "-":
-                raise ManifestError("the standard input cannot be watched; give a file or folder")
-            _files(path)
+        check_watchable(self._paths)
         self._thread = threading.Thread(
             target=self._run, args=(put,), name="manifests", daemon=True
         )

@@ -15,10 +15,13 @@ from agent.config.suggest import closest
 from agent.config.table import ENV_PREFIX, SETTINGS, Setting
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from agent.config.values import Plain, ValueType
+
+    #: Finds problems of a configuration in which some keys, which it is given, are wrong already.
+    Further = Callable[[Config, Container[str]], Iterable[str]]
 
 #: The variable that names the configuration file; the command line reads it.
 ENV_FILE = ENV_PREFIX + "CONFIG"
@@ -71,6 +74,7 @@ def load(
     flags: Mapping[str, str | Sequence[str] | None],
     env: Mapping[str, str],
     file: Path | None = None,
+    further: Further | None = None,
 ) -> Loaded:
     """Put the configuration together.
 
@@ -78,6 +82,8 @@ def load(
         flags: text of the flags by ``Setting.param``; None or an empty tuple is "not given".
         env: the environment; an empty variable counts as not given.
         file: the configuration file, if there is one.
+        further: looks for what is wrong beyond the values themselves; asked even if some of those
+            are, so that all is told at once.
 
     Raises:
         ConfigError: something is wrong, in whichever place and however overridden it is.
@@ -85,6 +91,7 @@ def load(
     document = read_document(file) if file else Document()
     problems = [*document.problems, *_unknown_variables(env)]
     values: dict[str, Plain] = {}
+    wrong: set[str] = set()
     sources: dict[str, Source] = {}
     for setting in SETTINGS:
         values[setting.path], sources[setting.path] = setting.default, "default"
@@ -93,12 +100,14 @@ def load(
                 values[setting.path] = setting.type.read(given.raw)
             except BadValueError as error:
                 problems.append(f"{given.where}: {error}")
+                wrong.add(setting.path)
             sources[setting.path] = given.source
     ignored = [*document.ignored]
     problems += cross_check(values, sources, ignored)
+    config = msgspec.convert(_nest(values), Config)
+    problems += further(config, wrong) if further else ()
     if problems:
         raise ConfigError(problems)
-    config = msgspec.convert(_nest(values), Config)
     return Loaded(config, sources, tuple(ignored), str(file) if file else None)
 
 

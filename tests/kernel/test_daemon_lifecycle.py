@@ -6,19 +6,18 @@ import fcntl
 import os
 import signal
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from agent.demo.testbed import CLUSTER_CIDRS, NODE_IPS, Testbed
+from agent.kernel import nfacct
+from agent.kernel.sysctl import ROUTE_LOCALNET
 from tests.fakes.apiserver import Fault
 from tests.kernel import shapes
 from tests.kernel.running import BACKENDS, Host, RunningAgent, iptables, serve_api, tables, until
 from tests.kernel.shapes import endpoint, endpoint_slice, service
 from tests.kernel.shim import Shim, without_iptables
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 A, POD = "10.96.0.1", "10.0.0.1"
 EVERY_BACKEND = pytest.mark.parametrize("backend", BACKENDS)
@@ -135,6 +134,29 @@ def test_manifests_that_do_not_exist_are_a_usage_error(host: Host) -> None:
 
     assert status == 2
     assert str(missing) in said
+
+
+def test_all_that_is_wrong_at_once(host: Host) -> None:
+    """No name, no kubeconfig and a wrong flag are told together, and nothing was touched: 2.
+
+    Nothing is logged before, no kernel setting is written, and no counter or table is made.
+    """
+    missing = host.folder / "missing.yaml"
+    flags = ["--kubeconfig", str(missing), "--iptables-sync-period", "soon"]
+    agent = host.agent(*flags, source=None, node="", backend="")
+    host.namespace.write_sysctl(ROUTE_LOCALNET, 0)  # a new namespace takes over the machine's
+    status, said = fails(agent)
+    localnet = host.namespace.call(Path("/proc/sys", ROUTE_LOCALNET).read_text)
+
+    assert status == 2
+    assert agent.logs() == []
+    assert said.count("\n  - ") == 3
+    assert "--iptables-sync-period: " in said
+    assert "--node-name" in said
+    assert f"kubeconfig {missing}: No such file or directory" in said
+    assert localnet.strip() == "0"
+    assert host.namespace.call(nfacct.read_all) == {}
+    assert [tables(host.namespace, backend) for backend in BACKENDS] == [{}, {}]
 
 
 def test_an_agent_without_a_node_name_is_a_usage_error(host: Host) -> None:
