@@ -14,7 +14,7 @@ import msgspec
 
 from agent.cluster.objects import LABEL_SERVICE_NAME, Key, key_of
 from agent.state.addresses import parse_ip
-from agent.state.services import PROTOCOLS, Problem, is_port, problems_of
+from agent.state.services import PROTOCOLS, Problem, is_label, is_port, problems_of
 from agent.state.values import Endpoint, Family
 
 if TYPE_CHECKING:
@@ -46,10 +46,14 @@ def slice_state(
     key = key_of(endpoint_slice)
     family = _FAMILIES.get(endpoint_slice.address_type)
     if family is None:
-        return None, ()
+        known = endpoint_slice.address_type == "FQDN"
+        text = f"address type {endpoint_slice.address_type[:80]!r} is unknown"
+        return None, () if known else (Problem(key, text),)
     service = (endpoint_slice.metadata.labels or {}).get(LABEL_SERVICE_NAME)
     if not service:
         return None, (Problem(key, f"it has no label {LABEL_SERVICE_NAME}"),)
+    if not is_label(service):
+        return None, problems_of(key, [f"its Service is named {service[:80]!r}, no DNS label"])
     texts: list[str] = []
     ports = _ports(endpoint_slice, texts.append)
     number = ports[0][2] if ports else 0
@@ -69,7 +73,9 @@ def _ports(
     found: list[tuple[str, str, int]] = []
     for port in endpoint_slice.ports or ():
         protocol = PROTOCOLS.get(port.protocol or "TCP")
-        if protocol is None:
+        if port.name and not is_label(port.name):
+            report(f"port name {port.name[:80]!r} is not a DNS label")
+        elif protocol is None:
             report(f"port {port.name!r} has the unknown protocol {str(port.protocol)[:80]!r}")
         elif not port.port:
             report(f"port {port.name!r} has no number")

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from agent.cluster.objects import LABEL_HOSTNAME, LABEL_ZONE, Node
+from agent.cluster.objects import LABEL_HOSTNAME, LABEL_ZONE, Node, key_of
 from agent.state.addresses import contains, parse_cidr, parse_ip, prefix_length
+from agent.state.services import Problem, problems_of
 from agent.state.values import DetectLocal, Family, NodeView
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 #: Taint by which the cluster autoscaler announces that it will delete the node.
 TO_BE_DELETED = "ToBeDeletedByClusterAutoscaler"
 PRIMARY = "primary"
+_IP_TYPES = ("InternalIP", "ExternalIP")
 _LOOPBACK = ipaddress.ip_network("127.0.0.0/8")
 
 
@@ -95,9 +97,7 @@ def node_info(node: Node) -> NodeInfo:
     addresses = (node.status.addresses if node.status else None) or ()
     spec = node.spec
     cidrs = ((spec.pod_cidrs or [spec.pod_cidr or ""]) if spec else None) or ()
-    texts = [
-        a.address for kind in ("InternalIP", "ExternalIP") for a in addresses if a.type == kind
-    ]
+    texts = [a.address for kind in _IP_TYPES for a in addresses if a.type == kind]
     taints = (spec.taints if spec else None) or ()
     labels = node.metadata.labels or {}
     return NodeInfo(
@@ -108,6 +108,23 @@ def node_info(node: Node) -> NodeInfo:
         deleting=bool(node.metadata.deletion_timestamp)
         or any(taint.key == TO_BE_DELETED for taint in taints),
     )
+
+
+def node_problems(node: Node) -> tuple[Problem, ...]:
+    """What ``node_info`` left out."""
+    addresses = (node.status.addresses if node.status else None) or ()
+    cidrs = [node.spec.pod_cidr or "", *(node.spec.pod_cidrs or ())] if node.spec else []
+    texts = [
+        f"{one.type} {one.address[:80]!r} is not an address"
+        for one in addresses
+        if one.type in _IP_TYPES and not parse_ip(one.address)
+    ]
+    texts += [
+        f"pod CIDR {text[:80]!r} is not a CIDR"
+        for text in cidrs
+        if text.strip() and not parse_cidr(text)
+    ]
+    return problems_of(key_of(node), texts)
 
 
 def node_view(

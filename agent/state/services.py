@@ -7,7 +7,7 @@ named in a ``Problem``; the rest of the Service works.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -25,6 +25,11 @@ PROTOCOLS = {"TCP": "tcp", "UDP": "udp", "SCTP": "sctp"}
 #: API default of sessionAffinityConfig.clientIP.timeoutSeconds, and its upper bound.
 AFFINITY_DEFAULT = 10800
 AFFINITY_MAX = 86400
+#: What the API allows; anything else counts as the first, which is its default.
+_TYPES = ("ClusterIP", "NodePort", "LoadBalancer", "ExternalName")
+_POLICIES = ("Cluster", "Local")
+_AFFINITIES = ("None", "ClientIP")
+_MODES = ("VIP", "Proxy")
 _MOST_PROBLEMS = 10
 _LONGEST_TEXT = 160
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -81,6 +86,7 @@ def service_ports(
         if not is_label(key.name) or not is_label(key.namespace):
             texts.append("its name or namespace is not a DNS label")
         else:
+            _check_words(service, texts.append)
             for family in Family:
                 ports[family] = _family_ports(service, family, texts.append)
     exposed = tuple(
@@ -105,8 +111,29 @@ def _family_ports(service: Service, family: Family, report: Report) -> tuple[Ser
     for spec in service.spec.ports or ():
         port = _port(base, spec, report)
         if port is not None:
+            if (port.port_name, port.protocol) in found:
+                report(f"port {port.port_name!r} is there twice; the last one counts")
             found[port.port_name, port.protocol] = port
     return tuple(found.values())
+
+
+def _check_words(service: Service, report: Report) -> None:
+    """Name what is not one of the words that the API has for a field."""
+    spec = service.spec
+    _is_known(spec.type, _TYPES, "type", report)
+    _is_known(spec.external_traffic_policy, _POLICIES, "external traffic policy", report)
+    _is_known(spec.internal_traffic_policy, _POLICIES, "internal traffic policy", report)
+    _is_known(spec.session_affinity, _AFFINITIES, "session affinity", report)
+    for name in spec.ip_families or ():
+        _is_known(name, tuple(family.value for family in Family), "IP family", report)
+    balancer = service.status.load_balancer if service.status else None
+    for entry in (balancer.ingress if balancer else None) or ():
+        _is_known(entry.ip_mode, _MODES, "load balancer IP mode", report)
+
+
+def _is_known(text: str | None, words: Collection[str], what: str, report: Report) -> None:
+    if text and text not in words:
+        report(f"{what} {text[:80]!r} is unknown")
 
 
 def _cluster_ip(service: Service, family: Family, report: Report) -> str | None:

@@ -16,7 +16,7 @@ import msgspec
 
 from agent.cluster.feed import Deleted, Rejected, Replaced, SourceFailed, Upserted
 from agent.cluster.objects import EndpointSlice, Kind, Node, Service, key_of
-from agent.state.node import NodeInfo, NodeSettings, node_info, node_view
+from agent.state.node import NodeInfo, NodeSettings, node_info, node_problems, node_view
 from agent.state.triggers import TriggerTimes, trigger_time
 from agent.state.values import Family
 from agent.sync.contest import Contest
@@ -171,14 +171,21 @@ class Controller:
         return self.store.delete_slice(event.key)
 
     def _accept_one(self, kind: Kind, key: Key, change: Change) -> None:
-        if not change.problems:
-            self._observer.settled(kind, key)
-        self._accept(kind, change)
+        self._tell_one(kind, key, change.problems)
+        self._request(change.families)
 
     def _accept(self, kind: Kind, change: Change) -> None:
-        for problem in change.problems:
-            self._observer.problem(kind, problem)
+        self._tell(kind, change.problems)
         self._request(change.families)
+
+    def _tell_one(self, kind: Kind, key: Key, problems: Sequence[Problem]) -> None:
+        if not problems:
+            self._observer.settled(kind, key)
+        self._tell(kind, problems)
+
+    def _tell(self, kind: Kind, problems: Iterable[Problem]) -> None:
+        for problem in problems:
+            self._observer.problem(kind, problem)
 
     def _of(self, families: Container[Family]) -> list[Track]:
         return [track for track in self.tracks if track.family in families]
@@ -197,11 +204,15 @@ class Controller:
             case Replaced(_, objects):
                 mine = [obj for obj in objects if obj.metadata.name == name]
                 self._put_node(mine[0] if mine else None)
-                self._list_taken(event)
+                problems = _problems(mine[0]) if mine else ()
+                self._tell(Kind.NODE, problems)
+                self._list_taken(event, problems)
             case Upserted(_, obj) if obj.metadata.name == name:
                 self._put_node(obj)
+                self._tell_one(Kind.NODE, key_of(obj), _problems(obj))
             case Deleted(_, key) if key.name == name:
                 self._put_node(None)
+                self._tell_one(Kind.NODE, key, ())
 
     def _put_node(self, node: Object | None) -> None:
         info = node_info(node) if isinstance(node, Node) else None
@@ -313,3 +324,7 @@ class Controller:
         if track.udp.take_changed() or lasting != self._swept_for.get(track.family):
             self._swept_for[track.family] = lasting
             self._observer.flows(track.family, track.udp.table(ips))
+
+
+def _problems(node: Object) -> tuple[Problem, ...]:
+    return node_problems(node) if isinstance(node, Node) else ()

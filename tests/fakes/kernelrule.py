@@ -8,12 +8,13 @@ tools. It knows the options that the product writes and refuses all others.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import ipaddress
 import re
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable, Sequence
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -99,7 +100,7 @@ class KernelRule:
         return " ".join(parts)
 
 
-def parse(tokens: list[str], family: int) -> KernelRule:
+def parse(tokens: Iterable[str], family: int) -> KernelRule:
     """Read the words behind ``-A CHAIN``.
 
     Args:
@@ -109,11 +110,16 @@ def parse(tokens: list[str], family: int) -> KernelRule:
     Raises:
         RuleError: the tool would refuse it, saying why.
     """
+    return _parse(tuple(tokens), family)
+
+
+@functools.lru_cache(maxsize=16384)
+def _parse(tokens: tuple[str, ...], family: int) -> KernelRule:
     return _Reader(tokens, family).run()
 
 
 class _Reader:
-    def __init__(self, tokens: list[str], family: int) -> None:
+    def __init__(self, tokens: Sequence[str], family: int) -> None:
         self.tokens = list(reversed(tokens))
         self.family = family
         self.fields: dict[str, tuple[str, bool]] = {}

@@ -311,7 +311,7 @@ def _ruled(line: str, place: _Line, declared: set[str]) -> None:
     place = place._replace(chain=chain)
     kind = kind_of(chain)
     if verb in {"-I", "-D"} and chain in JUMPS[place.table]:
-        _match(rule, JUMPS[place.table][chain], place)
+        _match(rule, place, JUMPS[place.table][chain])
     elif kind not in WRITTEN[place.table]:
         raise ValueError(f"no chain of table {place.table} that is ours")
     elif verb not in {"-A", "-I", "-D", "-X"} or (verb == "-X") is not (not rule):
@@ -319,10 +319,15 @@ def _ruled(line: str, place: _Line, declared: set[str]) -> None:
     elif verb == "-A" and chain not in declared:
         raise ValueError("rules are appended to a chain that has not been emptied")
     elif verb != "-X":
-        _match(rule, WRITTEN[place.table][kind], place)
+        _written(rule, place)
 
 
-def _match(rule: str, forms: list[str], place: _Line) -> None:
+@functools.lru_cache(maxsize=4096)
+def _written(rule: str, place: _Line) -> None:
+    _match(rule, place, WRITTEN[place.table][kind_of(place.chain)])
+
+
+def _match(rule: str, place: _Line, forms: list[str]) -> None:
     found = [match for form in forms if (match := _compiled(form).fullmatch(rule))]
     if not found:
         raise ValueError(f"no form of a rule of {place.table} {kind_of(place.chain)}")
@@ -391,6 +396,7 @@ def _named(holes: dict[str, str], rule: str, place: _Line) -> None:
         raise ValueError(f"a chain that is not of {name} at {end}")
 
 
+@functools.lru_cache(maxsize=4096)
 def digest(text: str) -> str:
     """What a chain of a Service is named after."""
     return base64.b32encode(hashlib.sha256(text.encode()).digest()).decode()[:16]

@@ -72,9 +72,7 @@ class Pipeline:
         self._list_good()
         assert self._held() == self._good
         self.world.notes.told.clear()
-        for kernel in self.world.kernels.values():
-            kernel.inputs.clear()
-        self._checked = dict.fromkeys(Family, 0)
+        self.start_over()
 
     def objects(self, kind: Kind, body: bytes) -> bool:
         """Hand over a whole list; tells whether it was one."""
@@ -111,6 +109,12 @@ class Pipeline:
         self.world.now += 10  # past any pace
         self.world.handle(*events)
         self.check()
+
+    def start_over(self) -> None:
+        """Forget what was written so far."""
+        for kernel in self.world.kernels.values():
+            kernel.inputs.clear()
+        self._checked = dict.fromkeys(Family, 0)
 
     def check(self) -> None:
         """Every line that was written is one that may be, and the kernel took all of them."""

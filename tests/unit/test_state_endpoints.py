@@ -202,9 +202,13 @@ def test_only_the_first_address_counts_and_it_is_canonical() -> None:
 
 
 @pytest.mark.parametrize("kind", ["FQDN", "", "ipv4", "IPv5"])
-def test_other_address_types_are_ignored_in_silence(kind: str) -> None:
-    """FQDN slices are legal and not for a proxy."""
-    assert slice_state(endpoint_slice("10.0.0.1", family=kind), NODE) == (None, ())
+def test_other_address_types_are_not_for_a_proxy(kind: str) -> None:
+    """FQDN slices are legal, and ignored in silence; what the API does not know is named."""
+    state, problems = slice_state(endpoint_slice("10.0.0.1", family=kind), NODE)
+
+    assert state is None
+    named = [f"address type {kind!r} is unknown"] if kind != "FQDN" else []
+    assert [problem.text for problem in problems] == named
 
 
 def test_families_do_not_mix() -> None:
