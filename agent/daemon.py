@@ -21,7 +21,7 @@ from agent.cluster.feed import SourceFailed
 from agent.cluster.origin import OriginError, find_origin
 from agent.cluster.reflector import WatchSettings
 from agent.config.load import describe
-from agent.config.node import node_settings
+from agent.config.node import address_policy, node_settings
 from agent.kernel import facts as kernel_facts
 from agent.kernel.addresses import AddressWatcher
 from agent.kernel.detect import Backend
@@ -205,7 +205,7 @@ class _Agent:
         )
 
     def _make_controller(self, families: tuple[Family, ...]) -> Controller:
-        store = Store(self._settings.name)
+        store = Store(self._settings.name, address_policy(self._config))
         self._metrics.read_store_rebuilds(lambda: float(store.rebuilds))
         self._metrics.read_health_check_ports(
             lambda: float(self._ports.ports), lambda: float(self._ports.failing)

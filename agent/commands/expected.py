@@ -14,7 +14,7 @@ from agent.cluster.manifests import ManifestError, load
 from agent.cluster.objects import EndpointSlice, Kind, Node, Service
 from agent.cluster.observe import NullObserver
 from agent.commands.sources import LookError
-from agent.config.node import node_settings
+from agent.config.node import address_policy, node_settings
 from agent.kernel import nfacct
 from agent.kernel.errors import NetlinkError, PrivilegeError
 from agent.rules.rule import Masquerade, Nfacct
@@ -178,7 +178,7 @@ def expect(config: Config, objects: Objects, held: Held, node: KnownNode) -> Exp
         node: what else is known of it.
     """
     settings = msgspec.structs.replace(node_settings(config), name=node_name(config))
-    store = Store(settings.name)
+    store = Store(settings.name, address_policy(config))
     store.replace_services(objects.services)
     store.replace_slices(objects.slices)
     view = node_view(held.family, settings, _info(objects, settings), _facts(held, node))

@@ -8,7 +8,7 @@ import msgspec
 
 from agent.cluster.manifests import load
 from agent.cluster.objects import LABEL_ZONE
-from agent.config.node import node_settings
+from agent.config.node import address_policy, node_settings
 from agent.rules.ruleset import RuleSet
 from agent.state.node import KernelFacts, NodeInfo, node_info, node_view
 from agent.state.store import Store
@@ -51,7 +51,7 @@ def render(config: Config, pretended: Pretended) -> Rendered:
     """
     settings = node_settings(config)
     manifests = load(config.manifests)
-    store = Store(settings.name)
+    store = Store(settings.name, address_policy(config))
     problems = [str(problem) for problem in manifests.problems]
     problems += [f"{one.kind.value} {one.key}: {one.reason}" for one in manifests.rejected]
     services = store.replace_services(manifests.services)

@@ -23,6 +23,8 @@ Source = Literal["flag", "env", "file", "default"]
 
 #: The only value of ``nodePortAddresses`` that is not a range: the Node's own addresses.
 PRIMARY = "primary"
+#: Stands for no address at all in allowedExternalIPs and allowedLoadBalancerIPs.
+NONE = "none"
 _UNSPECIFIED = ("0.0.0.0", "::")  # noqa: S104  compared with, not listened on
 
 
@@ -107,6 +109,8 @@ class Config(msgspec.Struct, frozen=True, rename="camel"):
     logging: Logging
     node_ip: tuple[str, ...] = msgspec.field(name="nodeIP")
     cluster_cidr: tuple[str, ...] = msgspec.field(name="clusterCIDR")
+    allowed_external_ips: tuple[str, ...] = msgspec.field(name="allowedExternalIPs")
+    allowed_load_balancer_ips: tuple[str, ...] = msgspec.field(name="allowedLoadBalancerIPs")
 
     @property
     def node_ips(self) -> tuple[str, ...]:

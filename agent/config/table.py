@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from agent.config.model import NONE, PRIMARY
 from agent.config.values import (
     Address,
     Addresses,
@@ -186,10 +187,27 @@ SETTINGS: tuple[Setting, ...] = (
     Setting(
         "nodePortAddresses",
         "--nodeport-addresses",
-        Ranges(primary=True),
+        Ranges(word=PRIMARY),
         (),
         "Ranges of the node's addresses on which node ports answer, or `primary` for the Node's "
         "own addresses; every address if empty.",
+    ),
+    Setting(
+        "allowedExternalIPs",
+        "--allowed-external-ips",
+        Ranges(word=NONE),
+        (),
+        "Ranges that a Service's `externalIPs` must lie in, or `none` to ignore them all; those "
+        "outside are left out and named in the log. Every address is allowed if empty.",
+        kube_proxy=False,
+    ),
+    Setting(
+        "allowedLoadBalancerIPs",
+        "--allowed-load-balancer-ips",
+        Ranges(word=NONE),
+        (),
+        "The same for the addresses in a Service's `status.loadBalancer`.",
+        kube_proxy=False,
     ),
     Setting(
         "iptables.backend",

@@ -13,7 +13,6 @@ from typing import ClassVar
 
 from agent.config.durations import format_duration, parse_duration
 from agent.config.errors import BadValueError
-from agent.config.model import PRIMARY
 from agent.state.addresses import parse_cidr, parse_ip
 from agent.state.values import Family
 
@@ -306,21 +305,21 @@ class Ranges(Many):
     """CIDR ranges.
 
     Args:
-        primary: the word ``primary`` is allowed instead.
+        word: this word is allowed instead.
         pair: at most one of each family.
     """
 
     name = "CIDRs"
 
-    def __init__(self, *, primary: bool = False, pair: bool = False) -> None:
-        self.primary = primary
+    def __init__(self, *, word: str = "", pair: bool = False) -> None:
+        self.word = word
         self.pair = pair
 
     def check(self, words: tuple[str, ...]) -> tuple[str, ...]:
         """See ``Many``."""
-        if self.primary and PRIMARY in words:
+        if self.word and self.word in words:
             if len(words) > 1:
-                raise BadValueError(f"{PRIMARY!r} and ranges cannot stand together")
+                raise BadValueError(f"{self.word!r} and ranges cannot stand together")
             return words
         parsed = [parse_cidr(word) for word in words]
         found = [cidr for cidr in parsed if cidr is not None]

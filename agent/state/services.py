@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from agent.cluster.objects import Key, key_of
-from agent.state.addresses import parse_cidr, parse_ip, prefix_length
+from agent.state.addresses import contains, parse_cidr, parse_ip, prefix_length
 from agent.state.values import Family, ServicePort
 
 if TYPE_CHECKING:
@@ -49,6 +49,22 @@ class Problem(msgspec.Struct, frozen=True):
     exposes: bool = False
 
 
+class AddressPolicy(msgspec.Struct, frozen=True):
+    """Which addresses from outside of the cluster a Service may claim; None means any.
+
+    Whoever may write a Service, or its status, can otherwise draw the traffic of this node and its
+    pods to any address to endpoints of its own (CVE-2020-8554).
+
+    Attributes:
+        external: ranges for externalIPs.
+        load_balancer: ranges for the addresses of load balancers.
+    """
+
+    external: tuple[str, ...] | None = None
+    load_balancer: tuple[str, ...] | None = None
+
+
+ANY_ADDRESS = AddressPolicy()
 Report = Callable[[str], None]
 
 
@@ -73,7 +89,7 @@ def is_port(number: int) -> bool:
 
 
 def service_ports(
-    service: Service,
+    service: Service, policy: AddressPolicy = ANY_ADDRESS
 ) -> tuple[dict[Family, tuple[ServicePort, ...]], tuple[Problem, ...]]:
     """Service ports of each family, in the object's order, and what was left out.
 
@@ -88,7 +104,7 @@ def service_ports(
         else:
             _check_words(service, texts.append)
             for family in Family:
-                ports[family] = _family_ports(service, family, texts.append)
+                ports[family] = _family_ports(service, family, policy, texts.append)
     exposed = tuple(
         Problem(key, _exposed_text(family), exposes=True)
         for family, found in ports.items()
@@ -102,11 +118,13 @@ def _is_proxied(service: Service) -> bool:
     return spec.cluster_ip not in {None, "", "None"} and spec.type != "ExternalName"
 
 
-def _family_ports(service: Service, family: Family, report: Report) -> tuple[ServicePort, ...]:
+def _family_ports(
+    service: Service, family: Family, policy: AddressPolicy, report: Report
+) -> tuple[ServicePort, ...]:
     cluster_ip = _cluster_ip(service, family, report)
     if cluster_ip is None:
         return ()
-    base = _base(service, family, cluster_ip, report)
+    base = _base(service, family, cluster_ip, policy, report)
     found: dict[tuple[str, str], ServicePort] = {}
     for spec in service.spec.ports or ():
         port = _port(base, spec, report)
@@ -156,11 +174,18 @@ def _cluster_ip(service: Service, family: Family, report: Report) -> str | None:
     return parsed[1]
 
 
-def _base(service: Service, family: Family, cluster_ip: str, report: Report) -> ServicePort:
+def _base(
+    service: Service, family: Family, cluster_ip: str, policy: AddressPolicy, report: Report
+) -> ServicePort:
     """What all ports of the Service share; the port itself is still 0."""
     spec = service.spec
-    external_ips = _addresses(spec.external_ips or (), family, "external IP", report)
-    balanced = _ingress(service, family, report)
+    external_ips = _allowed(
+        _addresses(spec.external_ips or (), family, "external IP", report),
+        policy.external, "external IP", report,
+    )  # fmt: skip
+    balanced = _allowed(
+        _ingress(service, family, report), policy.load_balancer, "load balancer IP", report
+    )
     external_local = spec.external_traffic_policy == "Local" and (
         spec.type in {"LoadBalancer", "NodePort"} or bool(spec.external_ips)
     )
@@ -211,6 +236,19 @@ def _addresses(texts: Iterable[str], family: Family, what: str, report: Report) 
         elif parsed[0] is family:
             found.append(parsed[1])
     return tuple(found)
+
+
+def _allowed(
+    ips: tuple[str, ...], ranges: tuple[str, ...] | None, what: str, report: Report
+) -> tuple[str, ...]:
+    """Those of the addresses that the configuration lets a Service claim."""
+    if ranges is None:
+        return ips
+    found = tuple(ip for ip in ips if any(contains(cidr, ip) for cidr in ranges))
+    for ip in ips:
+        if ip not in found:
+            report(f"{what} {ip} is not one that the configuration allows")
+    return found
 
 
 def _ingress(service: Service, family: Family, report: Report) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ import msgspec
 
 from agent.cluster.objects import Key, key_of
 from agent.state.endpoints import PortId, SliceState, count, merge, slice_state
-from agent.state.services import Problem, service_ports
+from agent.state.services import ANY_ADDRESS, AddressPolicy, Problem, service_ports
 from agent.state.values import Endpoint, Family, ServicePort
 
 if TYPE_CHECKING:
@@ -82,8 +82,9 @@ class Snapshot(msgspec.Struct, frozen=True):
 class Store:
     """Services and slices of the cluster, as this node sees them. Owned by one thread."""
 
-    def __init__(self, node_name: str) -> None:
+    def __init__(self, node_name: str, policy: AddressPolicy = ANY_ADDRESS) -> None:
         self.node_name = node_name
+        self._policy = policy
         self.generation = 0
         self.rebuilds = 0
         self._records: OrderedDict[Key, Record] = OrderedDict()
@@ -111,7 +112,7 @@ class Store:
 
     def put_service(self, service: Service) -> Change:
         """Accept a Service that was added or changed."""
-        ports, problems = service_ports(service)
+        ports, problems = service_ports(service, self._policy)
         return Change(self._set_ports(key_of(service), ports), problems)
 
     def delete_service(self, key: Key) -> Change:

@@ -166,6 +166,8 @@ def test_every_setting_has_three_ways_in(setting: Setting, write: Write) -> None
         "iptables.localhostNodePorts": "false",
         "dispatch": "tree",
         "dropCapabilities": "false",
+        "allowedExternalIPs": "none",
+        "allowedLoadBalancerIPs": "203.0.113.0/24",
         "metrics.connections": "service",
         "ipFamilies": "IPv6",
         "logging.format": "json",

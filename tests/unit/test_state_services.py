@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent.state.services import service_ports
+from agent.state.services import AddressPolicy, service_ports
 from agent.state.values import Family, ServicePort
 from tests.fakes.cluster import key, service
 
@@ -431,3 +431,58 @@ def test_the_name_of_a_port() -> None:
     """Chains are named after it; a port without a name has no colon."""
     assert one(service(ports=[{"port": 80}])).name == "shop/web"
     assert one(service()).name == "shop/web:http"
+
+
+CLAIMS = service(
+    type="LoadBalancer",
+    externalIPs=["198.51.100.1", "8.8.8.8", "2001:db8:e::1"],
+    ingress=["203.0.113.1", "9.9.9.9", "2001:db8:ba::1"],
+)
+
+
+@pytest.mark.parametrize(
+    ("policy", "external", "balanced"),
+    [
+        (AddressPolicy(), ("198.51.100.1", "8.8.8.8"), ("203.0.113.1", "9.9.9.9")),
+        (AddressPolicy((), ()), (), ()),
+        (AddressPolicy(external=()), (), ("203.0.113.1", "9.9.9.9")),
+        (
+            AddressPolicy(external=("198.51.100.0/24",)),
+            ("198.51.100.1",),
+            ("203.0.113.1", "9.9.9.9"),
+        ),
+        (
+            AddressPolicy(load_balancer=("203.0.113.1/32", "2001:db8:ba::/48")),
+            ("198.51.100.1", "8.8.8.8"),
+            ("203.0.113.1",),
+        ),
+        (AddressPolicy(("::/0",), ("::/0",)), (), ()),
+    ],
+    ids=["any", "none", "no external IPs", "external ranges", "load balancer ranges", "only IPv6"],
+)
+def test_addresses_that_a_service_may_claim(
+    policy: AddressPolicy, external: tuple[str, ...], balanced: tuple[str, ...]
+) -> None:
+    """Addresses outside of the allowed ranges are left out; all of them work by default."""
+    (port,) = service_ports(CLAIMS, policy)[0][V4]
+    assert port.external_ips == external
+    assert port.load_balancer_ips == balanced
+    assert port.cluster_ip == "10.96.0.1"
+
+
+def test_addresses_that_are_not_allowed_are_named() -> None:
+    """What was left out is a problem of the Service; the rest of it works."""
+    policy = AddressPolicy(external=("198.51.100.0/24",), load_balancer=())
+    _, problems_found = service_ports(CLAIMS, policy)
+    assert [problem.text for problem in problems_found] == [
+        "external IP 8.8.8.8 is not one that the configuration allows",
+        "load balancer IP 203.0.113.1 is not one that the configuration allows",
+        "load balancer IP 9.9.9.9 is not one that the configuration allows",
+    ]
+
+
+def test_an_address_in_disguise_is_the_address() -> None:
+    """Blanks, leading zeros and mapped addresses are read first and then compared."""
+    claims = service(externalIPs=[" 008.8.8.8", "::ffff:8.8.4.4", "198.51.100.010"])
+    (port,) = service_ports(claims, AddressPolicy(external=("198.51.100.0/24",)))[0][V4]
+    assert port.external_ips == ("198.51.100.10",)
