@@ -47,6 +47,10 @@ class Dispatch(ABC):
         """All chains of the layout."""
 
     @abstractmethod
+    def branches(self, table: str) -> Iterable[str]:
+        """The chains of a table that hang below a dispatch chain, each behind those below it."""
+
+    @abstractmethod
     def count(self, table: str) -> int:
         """Number of rules in a table."""
 
@@ -87,6 +91,11 @@ class FlatDispatch(Dispatch):
     def chains(self) -> Iterable[ChainId]:
         """The dispatch chains."""
         return [place.value for place in Place]
+
+    def branches(self, table: str) -> Iterable[str]:
+        """None."""
+        del table
+        return ()
 
     def count(self, table: str) -> int:
         """Number of rules in a table."""
@@ -140,6 +149,12 @@ class TreeDispatch(Dispatch):
         """The dispatch chains and all branches."""
         self._flush()
         return [chain for trees in self._trees.values() for chain in trees.chains()]
+
+    def branches(self, table: str) -> Iterable[str]:
+        """The branches in a table, each behind those below it."""
+        self._flush()
+        mine = [trees for place, trees in self._trees.items() if place.value[0] == table]
+        return [name for trees in mine for name in trees.branches()]
 
     def count(self, table: str) -> int:
         """Number of rules in a table, jumps to branches included."""
@@ -200,6 +215,9 @@ class _Trees:
 
     def chains(self) -> list[ChainId]:
         return [(self._table, self._root), *((self._table, name) for name in self._branches)]
+
+    def branches(self) -> list[str]:
+        return sorted(self._branches, key=lambda name: self._branches[name][1], reverse=True)
 
     def count(self) -> int:
         return self._by_address.count + self._by_port.count

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from agent.state.values import NodeView
     from agent.sync.port import Kernel
 
+#: Rules of branches that go into one transaction before the switch.
+_BRANCH_RULES = 500
 #: A chain that no packet visits, for asking the kernel about rules.
 PROBE_CHAIN = "KUBE-PROXY-PROBE"
 
@@ -305,6 +307,8 @@ class Syncer:
             writing = self.planner.wrong(services, view)
         for start in range(0, len(writing), size):
             self._write_own(writing[start : start + size], view, outcome)
+        if view is not None:
+            view = self._write_branches(view, outcome)
         while True:
             switch = self.planner.switch(services, Block("nat"), view=view)
             try:
@@ -339,6 +343,19 @@ class Syncer:
                 half = len(services) // 2
                 self._write_own(services[:half], view, outcome)
                 self._write_own(services[half:], view, outcome)
+
+    def _write_branches(self, view: KernelView, outcome: Outcome) -> KernelView:
+        """Write branches that nothing jumps to yet; returns the view with them."""
+        right = dict(view.right)
+        for block in self.planner.branches(view, _BRANCH_RULES):
+            try:
+                self._restore(Transaction([block]), outcome)
+            except RestoreError as error:
+                if error.refusal is not Refusal.INPUT:
+                    raise
+                break  # the switch writes what is left, and finds out whose fault it is
+            right |= {chain: tuple(rules) for chain, rules in block.fills}
+        return msgspec.structs.replace(view, right=right)
 
     def _blame(self, transaction: Transaction, error: RestoreError, outcome: Outcome) -> bool:
         """Set aside the Service that a refused line is for; tells whether there was one."""

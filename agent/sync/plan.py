@@ -4,6 +4,7 @@ Safety model. A packet must meet a complete Service or none, at every instant:
 
 - A Service's own chains are always written together, in one atomic block. They may be written
   before anything jumps to them, or be rewritten under a jump that stays valid.
+- Branches of a tree that are new are written before anything jumps to them.
 - The shared chains (dispatch, mark, masquerade, forward) are switched over in one block per
   table, after all chains that they jump to exist.
 - What is no longer used is deleted last, when nothing jumps to it.
@@ -42,7 +43,7 @@ from agent.sync.refusals import Refusals, Standing, Target, below
 from agent.sync.transaction import Block, Line, Transaction
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from agent.rules.ruleset import RuleSet
 
@@ -170,6 +171,23 @@ class Planner:
             if table == "nat":
                 block.write(chain, [rule.text() for rule in rules])
         return Transaction([block])
+
+    def branches(self, view: KernelView, size: int) -> Iterator[Block]:
+        """Write the branches of the nat table's tree that are not there, in parts.
+
+        Nothing jumps to them before the switch, so they may go in front of it like Services' own
+        chains, and have to for the same reason. A part has about so many rules, and each comes
+        behind those that it jumps to.
+        """
+        block = Block("nat")
+        for chain in self.rules.dispatch.branches("nat"):
+            if ("nat", chain) not in view.chains:
+                block.write(chain, [text for _, text in self.rules.shared(("nat", chain))])
+            if block.size >= size:
+                yield block
+                block = Block("nat")
+        if block:
+            yield block
 
     # Shared chains -----------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from agent.rules.ruleset import RuleSet
 from agent.rules.static import LAST_RULE
 from agent.state.store import Store
 from agent.state.values import DetectLocal, Family, NodeView
-from agent.sync import chains
+from agent.sync import apply, chains
 from agent.sync.apply import Syncer, SyncSettings
 from agent.sync.audit import Audit
 from agent.sync.port import Refusal, RestoreError
@@ -183,6 +183,7 @@ class Setup:
             mock.patch.multiple(ruleset, LARGE_CLUSTER=self.large, TREE_ABOVE=2, FLAT_BELOW=1),
             mock.patch.multiple(radix, LIMIT=2, INLINE=1),
             mock.patch.object(chains, "EDIT_FROM", self.edit_from),
+            mock.patch.object(apply, "_BRANCH_RULES", 2),
         ):
             yield
 
