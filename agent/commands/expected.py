@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,11 +14,12 @@ from agent.cluster.feed import Event, Rejected, Replaced, SourceFailed
 from agent.cluster.manifests import ManifestError, load
 from agent.cluster.objects import EndpointSlice, Kind, Node, Service
 from agent.cluster.observe import NullObserver
-from agent.commands.sources import LookError
+from agent.commands.sources import LookError, read_held
 from agent.config.node import address_policy, node_settings
 from agent.kernel import nfacct
 from agent.kernel.errors import NetlinkError, PrivilegeError
-from agent.rules.rule import Masquerade, Nfacct
+from agent.rules import names
+from agent.rules.rule import DROP, ConntrackState, Masquerade, Nfacct
 from agent.rules.ruleset import RuleSet
 from agent.rules.service import COUNTER_LOCALHOST
 from agent.rules.static import COUNTER_INVALID, BaseJump
@@ -28,9 +30,10 @@ from agent.sync.plan import Planner
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from agent.commands.sources import Held
+    from agent.commands.sources import Held, Options
     from agent.commands.sources import Node as KnownNode
     from agent.config.model import Config
+    from agent.kernel.tools import Runner
 
 #: Seconds that the API server gets for its lists.
 PATIENCE = 30.0
@@ -85,6 +88,21 @@ def read_objects(config: Config) -> Objects:
     if config.manifests:
         return _from_manifests(config)
     return _from_api(config)
+
+
+def read_both(
+    options: Options, config: Config, runner: Runner | None = None
+) -> tuple[list[Held], Objects | None]:
+    """The tables, and meanwhile everything that they are compared with, if there is anything.
+
+    Raises:
+        LookError: something could not be looked at.
+        HostError: no iptables is installed, or this process may not ask.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(read_held, options, runner)
+        objects = read_objects(config) if has_source(config) else None
+    return reading.result(), objects
 
 
 def _from_manifests(config: Config) -> Objects:
@@ -194,33 +212,31 @@ def _info(objects: Objects, settings: NodeSettings) -> NodeInfo:
 
 def _facts(held: Held, node: KnownNode) -> KernelFacts:
     """What the agent would find out when it starts, without trying anything out."""
-    rules = [
-        entry.rule
-        for chains in held.tables.tables.values()
-        for chain in chains.values()
-        if chain.name.startswith("KUBE-") and len(chain.entries) <= _STATIC
-        for entry in chain.entries
-    ]
-    counters = {m.name for rule in rules for m in rule.matches if type(m) is Nfacct}
-    nat = held.tables.tables.get("nat", {})
-    node_ports = nat["KUBE-NODEPORTS"].entries if "KUBE-NODEPORTS" in nat else []
-    counters |= {m.name for e in node_ports for m in e.rule.matches if type(m) is Nfacct}
-    masquerading = [rule.target for rule in rules if isinstance(rule.target, Masquerade)]
+    forwarding, masquerading, node_ports = (
+        [entry.rule for entry in held.tables.entries(table, chain)]
+        for table, chain in (
+            ("filter", names.FORWARD),
+            ("nat", names.POSTROUTING),
+            ("nat", names.NODEPORTS),
+        )
+    )
+    counters = {
+        m.name for rule in (*forwarding, *node_ports) for m in rule.matches if type(m) is Nfacct
+    }
+    targets = [rule.target for rule in masquerading if isinstance(rule.target, Masquerade)]
     liberal = node.tcp_be_liberal
     if liberal is None:
-        liberal = not any("INVALID" in rule.text() and "DROP" in rule.text() for rule in rules)
+        liberal = not any(
+            rule.target == DROP and ConntrackState("INVALID") in rule.matches for rule in forwarding
+        )
     return KernelFacts(
         tcp_liberal=liberal,
-        random_fully=masquerading[0].random_fully if masquerading and not node.live else True,
+        random_fully=targets[0].random_fully if targets and not node.live else True,
         count_invalid=_counts(COUNTER_INVALID, counters, node),
         count_localhost=_counts(COUNTER_LOCALHOST, counters, node),
         localnet=node.localnet,
         addresses=node.cidrs,
     )
-
-
-#: Chains with more rules than this are Services'; they are not searched for what the node can do.
-_STATIC = 8
 
 
 def _counts(counter: str, used: set[str], node: KnownNode) -> bool:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from agent.commands.expected import expect, has_source, read_objects
-from agent.commands.sources import Held, LookError, Node, Options, read_held, this_node
+from agent.commands.expected import expect, read_both
+from agent.commands.sources import Held, LookError, Node, Options, this_node
 from agent.inspect.aim import Aim, Goal, goals, known_services, ways_in
 from agent.inspect.origins import From, Origin, node_address, origin
 from agent.inspect.packet import Packet
@@ -91,9 +91,8 @@ def run(
     family = question.aim.family
     if family is not None:
         options = msgspec.structs.replace(options, family=family)
-    held = read_held(options, runner)
+    held, objects = read_both(options, config, runner)
     node = this_node(options)
-    objects = read_objects(config) if has_source(config) else None
     found: list[Explanation] = []
     for one in held:
         expected = expect(config, objects, one, node) if objects is not None else None

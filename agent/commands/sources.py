@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -150,13 +151,14 @@ def _texts(backend: str, families: Sequence[Family], runner: Runner) -> tuple[Ba
         raise HostError(f"iptables-{backend} is not installed; choose another backend")
     texts: _Texts = {}
     failures: dict[Family, ReadError] = {}
-    present = {one: tool for one, tool in tools.items() if tool is not None}
-    for one, tool in present.items():
-        for family in families:
-            try:
-                texts[one, family] = dump(tool, family, runner)
-            except ReadError as error:
-                failures[family] = error
+    wanted = [(one, tool, family) for one, tool in tools.items() if tool for family in families]
+    with ThreadPoolExecutor(len(wanted)) as pool:  # they are other processes: all cores have work
+        dumps = [(o, f, pool.submit(dump, tool, f, runner)) for o, tool, f in wanted]
+    for one, family, dumped in dumps:
+        try:
+            texts[one, family] = dumped.result()
+        except ReadError as error:
+            failures[family] = error
     chosen = _pick(backend, texts, runner)
     if not any(one is chosen for one, _ in texts):
         raise next(iter(failures.values()))

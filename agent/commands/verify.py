@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from agent.commands.expected import expect, has_source, read_objects
-from agent.commands.sources import Held, Options, read_held, this_node
+from agent.commands.expected import expect, read_both
+from agent.commands.sources import Held, Options, this_node
 from agent.inspect.compare import compare
 from agent.inspect.differences import differences, merge
 from agent.inspect.findings import Finding, Wrong
@@ -74,11 +74,10 @@ def run(options: Options, config: Config, runner: Runner | None = None) -> Repor
         LookError: something could not be looked at.
         HostError: no iptables is installed, or this process may not ask.
     """
-    held = read_held(options, runner)
+    held, objects = read_both(options, config, runner)
     node = this_node(options)
     used = [one for one in held if one.survey.is_held()] or held
     findings: list[Finding] = []
-    objects = read_objects(config) if has_source(config) else None
     for one in used:
         found = verify(one.survey, tcp_be_liberal=node.tcp_be_liberal)
         if objects is not None and one.survey.is_held():

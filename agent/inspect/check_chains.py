@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from agent.inspect.findings import Finding, Wrong
 from agent.inspect.packet import split_endpoint
@@ -73,24 +73,26 @@ def check_service_chains(survey: Survey) -> Iterator[Finding]:
 
 def _check_lottery(report: Reporter) -> Iterator[Finding]:
     """Masquerade rules, then remembered clients, then the dice."""
-    dice: list[Entry] = []
-    sticky: list[Entry] = []
+    dice: list[_Lead] = []
+    sticky: list[_Lead] = []
     for entry in report.chain.entries:
         target = target_name(entry.rule.target)
-        if target == names.MARK_MASQ:
-            if dice or sticky:
-                text = "the rule that marks packets stands behind rules that lead away"
-                yield report(Wrong.RULE_ORDER, text, entry, "in front of all others")
-        elif not target.startswith(names.SEP):
-            text = "a rule that is neither the proxy's nor harmless" if target else "a foreign rule"
-            yield report(Wrong.FOREIGN_RULE, text, entry)
-        elif any(type(match) is Recent for match in entry.rule.matches):
+        if target.startswith(names.SEP):
+            recent = _recent(entry.rule)
+            if recent is None:
+                dice.append(_Lead(entry, target, recent))
+                continue
             if dice:
                 text = "it asks for remembered clients behind the dice"
                 yield report(Wrong.RULE_ORDER, text, entry, "in front of the dice")
-            sticky.append(entry)
+            sticky.append(_Lead(entry, target, recent))
+        elif target == names.MARK_MASQ:
+            if dice or sticky:
+                text = "the rule that marks packets stands behind rules that lead away"
+                yield report(Wrong.RULE_ORDER, text, entry, "in front of all others")
         else:
-            dice.append(entry)
+            text = "a rule that is neither the proxy's nor harmless" if target else "a foreign rule"
+            yield report(Wrong.FOREIGN_RULE, text, entry)
     if not dice:
         yield report(Wrong.NO_ENDPOINTS, "the chain leads to no endpoint")
     yield from _check_dice(report, dice)
@@ -98,29 +100,49 @@ def _check_lottery(report: Reporter) -> Iterator[Finding]:
     yield from _check_comments(report, [*sticky, *dice])
 
 
-def _check_dice(report: Reporter, dice: Sequence[Entry]) -> Iterator[Finding]:
+class _Lead(NamedTuple):
+    """A rule of a lottery that leads to an endpoint's chain.
+
+    Attributes:
+        entry: the rule.
+        chain: to which it leads.
+        recent: asks for remembered clients; None for one that throws dice.
+    """
+
+    entry: Entry
+    chain: str
+    recent: Recent | None
+
+
+def _recent(rule: Rule) -> Recent | None:
+    for match in rule.matches:
+        if type(match) is Recent:
+            return match
+    return None
+
+
+def _check_dice(report: Reporter, dice: Sequence[_Lead]) -> Iterator[Finding]:
     """Rule i of n matches with 1/(n-i), and the last one always."""
-    count = len(dice)
+    left = count = len(dice)
     seen: set[str] = set()
-    for position, entry in enumerate(dice):
-        target = target_name(entry.rule.target)
+    for entry, target, _ in dice:
         if target in seen:
             text = f"{target} is there twice, so its endpoint gets two shares of {count}"
             yield report(Wrong.ENDPOINT_TWICE, text, entry)
         seen.add(target)
-        left = count - position
-        chance = _chance(entry.rule)
-        if left == 1:
-            if chance:
+        if not _is_share(entry.rule, left):
+            chance = _chance(entry.rule)
+            if left == 1:
                 text = f"the last rule matches with {chance}: the rest falls through the chain"
                 expected = "no probability: the last rule always matches"
                 yield report(Wrong.LAST_HAS_PROBABILITY, text, entry, expected)
-        elif not chance:
-            text = f"it always matches, so the {left - 1} rules behind it are never reached"
-            yield report(Wrong.CASCADE_ENDS_EARLY, text, entry, f"probability 1/{left}")
-        elif not _is_share(entry.rule, left):
-            text = f"it matches with {chance} instead of 1/{left}"
-            yield report(Wrong.PROBABILITY, text, entry, f"probability 1/{left}")
+            elif not chance:
+                text = f"it always matches, so the {left - 1} rules behind it are never reached"
+                yield report(Wrong.CASCADE_ENDS_EARLY, text, entry, f"probability 1/{left}")
+            else:
+                text = f"it matches with {chance} instead of 1/{left}"
+                yield report(Wrong.PROBABILITY, text, entry, f"probability 1/{left}")
+        left -= 1
 
 
 def _chance(rule: Rule) -> str:
@@ -134,22 +156,30 @@ def _chance(rule: Rule) -> str:
 
 
 def _is_share(rule: Rule, wanted: int) -> bool:
-    """Whether the kernel's number of 2^-31 steps is that of 1/``wanted``."""
-    one_in = next((m.one_in for m in rule.matches if type(m) is Statistic), 0)
-    if one_in == wanted:
-        return True
-    # Above 46341 endpoints, neighbouring shares are less than a step apart.
-    return bool(one_in) and abs(PROBABILITY_STEPS / one_in - PROBABILITY_STEPS / wanted) <= 1
+    """Whether a rule matches with 1/``wanted``, in the kernel's steps of 2^-31."""
+    for match in rule.matches:
+        if type(match) is Statistic:
+            one_in = match.one_in
+            # Above 46341 endpoints, neighbouring shares are less than a step apart.
+            return wanted > 1 and (
+                one_in == wanted
+                or abs(PROBABILITY_STEPS / one_in - PROBABILITY_STEPS / wanted) <= 1
+            )
+        if type(match) is Other and "statistic" in match.options:
+            return False
+    return wanted == 1
 
 
 def _check_sticky(
-    report: Reporter, sticky: Sequence[Entry], dice: Sequence[Entry]
+    report: Reporter, sticky: Sequence[_Lead], dice: Sequence[_Lead]
 ) -> Iterator[Finding]:
     """Remembered clients are sent where they were, all for the same time."""
+    if not sticky:
+        return
     seconds: set[int] = set()
-    for entry in sticky:
-        target = target_name(entry.rule.target)
-        recent = next(match for match in entry.rule.matches if type(match) is Recent)
+    for entry, target, recent in sticky:
+        if recent is None:
+            continue
         seconds.add(recent.seconds)
         if recent.name != target:
             text = f"clients that are remembered as {recent.name} are sent to {target}"
@@ -157,24 +187,23 @@ def _check_sticky(
         if not recent.seconds:
             text = "it remembers clients here, and does not ask for them"
             yield report(Wrong.AFFINITY, text, entry)
-    if not sticky:
-        return
     if len(seconds) > 1:
         text = f"clients are remembered for different times: {sorted(seconds)} s"
-        yield report(Wrong.AFFINITY, text, sticky[0])
-    asked = [target_name(entry.rule.target) for entry in sticky]
-    thrown = [target_name(entry.rule.target) for entry in dice]
-    if asked != thrown:
+        yield report(Wrong.AFFINITY, text, sticky[0].entry)
+    thrown = [lead.chain for lead in dice]
+    if [lead.chain for lead in sticky] != thrown:
         text = "the endpoints of remembered clients are not those of the dice, in the same order"
-        yield report(Wrong.AFFINITY, text, sticky[0], ", ".join(thrown))
-    for entry in dice:
-        chain = target_name(entry.rule.target)
+        yield report(Wrong.AFFINITY, text, sticky[0].entry, ", ".join(thrown))
+    for entry, chain, _ in dice:
         if not _remembers(report.survey, chain):
             text = f"{chain} does not remember its clients, so there is no affinity to it"
             yield report(Wrong.AFFINITY, text, entry, f"-m recent --set --name {chain} in {chain}")
 
 
 def _remembers(survey: Survey, chain: str) -> bool:
+    found = survey.tables.chain("nat", chain)
+    if found is not None and found.usual is not None:
+        return found.usual.remembers == chain
     return any(
         type(match) is Recent and not match.seconds and match.name == chain
         for entry in survey.tables.entries("nat", chain)
@@ -182,14 +211,14 @@ def _remembers(survey: Survey, chain: str) -> bool:
     )
 
 
-def _check_comments(report: Reporter, entries: Sequence[Entry]) -> Iterator[Finding]:
+def _check_comments(report: Reporter, leads: Sequence[_Lead]) -> Iterator[Finding]:
     """``service -> ip:port`` tells the truth."""
-    for entry in entries:
+    for entry, chain, _ in leads:
         comment = comment_of(entry.rule)
         if not comment:
             continue
         service, arrow, address = comment.partition(" -> ")
-        endpoint = report.survey.endpoint_of(target_name(entry.rule.target))
+        endpoint = report.survey.endpoint_of(chain)
         if report.service and service != report.service:
             text = f"the comment names {service}, and the chain is that of {report.service}"
             yield report(Wrong.COMMENT, text, entry, report.service)
@@ -203,21 +232,13 @@ def _check_comments(report: Reporter, entries: Sequence[Entry]) -> Iterator[Find
 
 def _is_whole(chain: Chain, service: str) -> bool:
     """Whether the chain is as nearly all are, so that nothing else needs to be looked at."""
-    if len(chain.entries) != 2 or not service:
-        return False
-    marking, translating = (entry.rule for entry in chain.entries)
-    target = translating.target
-    if type(target) is not Dnat or marking.target != _TO_MARK:
-        return False
-    ip, _ = split_endpoint(target.destination)
-    comment = Comment(service)
-    protocol = next((m for m in translating.matches if type(m) is Protocol), None)
+    usual = chain.usual
     return (
-        protocol is not None
-        and all(match is protocol or match == comment for match in translating.matches)
-        and Source(ip) in marking.matches
-        and all(match in (Source(ip), comment) for match in marking.matches)
-        and service_hash(service, protocol.protocol, target.destination) == suffix(chain.name)
+        usual is not None
+        and bool(service)
+        and usual.comment in {"", service}
+        and usual.remembers in {"", chain.name}
+        and service_hash(service, usual.protocol, usual.destination) == suffix(chain.name)
     )
 
 

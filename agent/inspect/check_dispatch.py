@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from agent.inspect.findings import Finding, Wrong
 from agent.inspect.survey import comment_of, is_lottery, service_in, suffix
-from agent.inspect.tables import EXTENSIONS, target_name
+from agent.inspect.tables import target_name
 from agent.rules import names
 from agent.rules.names import service_hash
 
@@ -127,23 +127,20 @@ def _check_contradictions(survey: Survey) -> Iterator[Finding]:
 
 def _check_targets(survey: Survey) -> Iterator[Finding]:
     """Every jump has a chain."""
-    for table, chains in survey.tables.tables.items():
-        for chain in chains.values():
-            for entry in chain.entries:
-                target = target_name(entry.rule.target)
-                if target and target not in chains and target not in EXTENSIONS:
-                    service = survey.service_of(chain.name) or _named(entry)
-                    yield Finding(
-                        Wrong.JUMP_TO_NOTHING,
-                        survey.tables.family,
-                        table,
-                        chain.name,
-                        f"there is no chain {target}",
-                        service=service,
-                        rule=entry.text,
-                        number=entry.number,
-                        expected=f"chain {target}",
-                    )
+    for table, jumps in survey.dangling.items():
+        for chain, entry in jumps:
+            target = target_name(entry.rule.target)
+            yield Finding(
+                Wrong.JUMP_TO_NOTHING,
+                survey.tables.family,
+                table,
+                chain,
+                f"there is no chain {target}",
+                service=survey.service_of(chain) or _named(entry),
+                rule=entry.text,
+                number=entry.number,
+                expected=f"chain {target}",
+            )
 
 
 def _named(entry: Entry) -> str:
@@ -152,9 +149,9 @@ def _named(entry: Entry) -> str:
 
 def _check_orphans(survey: Survey) -> Iterator[Finding]:
     """Every chain of a Service, and every branch, is jumped to."""
-    for table, references in survey.references.items():
-        for chain, jumps in references.items():
-            if jumps or not (names.is_service_chain(chain) or names.is_tree_chain(chain)):
+    for table, callers in survey.callers.items():
+        for chain, caller in callers.items():
+            if caller or not (names.is_service_chain(chain) or names.is_tree_chain(chain)):
                 continue
             endpoint = survey.endpoint_of(chain) if chain.startswith(names.SEP) else ""
             what = f" (to {endpoint})" if endpoint else ""

@@ -8,6 +8,7 @@ other programs are not looked at, and of built-in chains only the jumps.
 from __future__ import annotations
 
 import enum
+import functools
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from agent.inspect.survey import service_in, suffix
 from agent.inspect.tables import target_name
 from agent.rules import names
 from agent.rules.parse import canonical, read_rule
+from agent.rules.printed import printed
 from agent.rules.rule import Comment, Destination, Nfacct, Statistic
 from agent.rules.static import BASE_CHAINS, CANARY_TABLES, KUBELET_JUMPS
 
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from agent.rules.dispatch import Owner
     from agent.rules.rule import Rule
     from agent.rules.ruleset import RuleSet
+    from agent.rules.service import Compiled
     from agent.rules.static import BaseJump
 
 Owned = tuple["Owner | None", str]
@@ -92,26 +95,29 @@ class _Comparison:
         self._survey = survey
         self._tables = survey.tables
         self._rules = rules
-        self._known: dict[str, str] = {}  # service port by the hash of its chains
 
     def run(self, jumps: Iterable[BaseJump]) -> list[Change]:
         shared = {chain: self._rules.shared(chain) for chain in self._rules.shared_ids()}
-        wanted = {("nat", chain) for chain in self._own_chains()} | set(shared)
         return [
             *self._missing_base(set(shared)),
             *self._jumps(jumps),
             *(c for (t, chain), rules in shared.items() for c in self._shared(t, chain, rules)),
             *self._own(),
-            *self._leftover(wanted),
+            *self._leftover(set(shared)),
         ]
 
-    def _own_chains(self) -> Iterator[str]:
+    def _compiled(self) -> Iterator[tuple[Owner, Compiled]]:
         for ports in self._rules.services.values():
-            for owner, compiled in ports.items():
-                name = owner_name(owner)
-                for chain, _ in compiled.chains:
-                    self._known[suffix(chain)] = name
-                    yield chain
+            yield from ports.items()
+
+    @functools.cached_property
+    def _known(self) -> dict[str, str]:
+        """Service port by the hash of its chains."""
+        return {
+            suffix(chain): owner_name(owner)
+            for owner, compiled in self._compiled()
+            for chain, _ in compiled.chains
+        }
 
     # What all Services share -------------------------------------------------------------
 
@@ -165,9 +171,10 @@ class _Comparison:
             theirs.setdefault(_named(entry.rule), []).append(entry)
         changed = False
         for service in sorted(ours.keys() | theirs.keys()):
-            change = _unordered(
-                Change(act, table, chain, service), ours.get(service, []), theirs.get(service, [])
-            )
+            texts, held = ours.get(service, []), theirs.get(service, [])
+            if self._same(texts, held):
+                continue
+            change = _unordered(Change(act, table, chain, service), texts, held)
             if change is not None:
                 changed = True
                 yield change
@@ -183,27 +190,45 @@ class _Comparison:
 
     def _own(self) -> Iterator[Change]:
         nat = self._tables.tables.get("nat", {})
-        for ports in self._rules.services.values():
-            for owner, compiled in ports.items():
-                for chain, texts in compiled.chains:
-                    present = nat.get(chain)
-                    act = Act.CREATE if present is None else Act.CHANGE
-                    entries = present.entries if present is not None else []
-                    template = Change(act, "nat", chain, owner_name(owner))
-                    change = _ordered(template, texts, entries)
-                    if change is not None:
-                        yield change
-                    elif present is None:
-                        yield template
+        for owner, compiled in self._compiled():
+            for chain, texts in compiled.chains:
+                present = nat.get(chain)
+                if present is not None and self._same_chain(texts, present):
+                    continue
+                act = Act.CREATE if present is None else Act.CHANGE
+                entries = present.entries if present is not None else []
+                template = Change(act, "nat", chain, owner_name(owner))
+                change = _ordered(template, texts, entries)
+                if change is not None:
+                    yield change
+                elif present is None:
+                    yield template
 
-    def _leftover(self, wanted: set[tuple[str, str]]) -> Iterator[Change]:
+    def _same_chain(self, texts: tuple[str, ...], chain: Chain) -> bool:
+        """Likewise for a chain, of which nearly all are an endpoint's."""
+        if chain.usual is not None and chain.usual.as_written() == texts:
+            return True
+        return self._same(texts, chain.entries)
+
+    def _same(self, texts: Sequence[str], entries: Sequence[Entry]) -> bool:
+        """Whether a chain holds these rules, in this order."""
+        family = self._tables.family
+        return len(texts) == len(entries) and all(
+            printed(text, family) == entry.text
+            or canonical(read_rule(text)) == canonical(entry.rule)
+            for text, entry in zip(texts, entries, strict=True)
+        )
+
+    def _leftover(self, shared: set[tuple[str, str]]) -> Iterator[Change]:
         """Chains of Services, and branches, that should not be there."""
+        own = {chain for _, compiled in self._compiled() for chain, _ in compiled.chains}
         for table, chains in self._tables.tables.items():
             for name, chain in chains.items():
-                ours = names.is_tree_chain(name) or (
-                    table == "nat" and names.is_service_chain(name)
-                )
-                if not ours or (table, name) in wanted:
+                if (table == "nat" and name in own) or (table, name) in shared:
+                    continue
+                if not (
+                    names.is_tree_chain(name) or (table == "nat" and names.is_service_chain(name))
+                ):
                     continue
                 if names.is_tree_chain(name):
                     yield from self._by_owner(Act.DELETE, table, name, (), chain.entries)

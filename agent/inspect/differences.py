@@ -30,7 +30,7 @@ def differences(survey: Survey, rules: RuleSet, changes: Sequence[Change]) -> li
         rules: what should be there.
         changes: of ``compare`` for the two.
     """
-    return _Differences(survey, rules).run(changes)
+    return _Differences(survey, rules).run(changes) if changes else []
 
 
 def merge(found: Iterable[Finding], different: Iterable[Finding], rules: RuleSet) -> list[Finding]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, NamedTuple
 
-from agent.inspect.tables import Chain, Entry, Tables, target_name
+from agent.inspect.tables import EXTENSIONS, Chain, Entry, Tables, target_name
 from agent.rules import names
 from agent.rules.rule import (
     Comment,
@@ -72,7 +72,7 @@ class Portal(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """A rule that jumps to a chain."""
+    """A rule that jumps somewhere, and its chain."""
 
     chain: str
     entry: Entry
@@ -84,7 +84,8 @@ class Survey:
     Attributes:
         tables: what is surveyed.
         portals: rules by which packets find service ports, in the order of the chains.
-        references: jumps to each chain, by table and chain.
+        callers: a chain that jumps to each chain, by table and chain; empty for none.
+        dangling: jumps to chains that are not there, by table.
         services: service port by the hash at the end of chains' names.
         refused: service ports whose external traffic the filter table drops or rejects.
         guarded: firewall chains behind which the filter table drops what falls through.
@@ -92,9 +93,10 @@ class Survey:
 
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
-        self.references: dict[str, dict[str, list[Reference]]] = {}
+        self.callers: dict[str, dict[str, str]] = {}
+        self.dangling: dict[str, list[Reference]] = {}
         for table, chains in tables.tables.items():
-            self.references[table] = _references(chains)
+            self.callers[table], self.dangling[table] = _jumps(chains)
         self.portals = [
             portal
             for table, roots in DISPATCH.items()
@@ -130,7 +132,12 @@ class Survey:
 
     def endpoint_of(self, chain: str) -> str:
         """``ip:port`` that an endpoint's chain leads to; empty if it leads nowhere."""
-        for entry in reversed(self.tables.entries("nat", chain)):
+        found = self.tables.chain("nat", chain)
+        if found is None:
+            return ""
+        if found.usual is not None:
+            return found.usual.destination
+        for entry in reversed(found.entries):
             if isinstance(entry.rule.target, Dnat):
                 return entry.rule.target.destination
         return ""
@@ -158,22 +165,31 @@ class Survey:
 
     def _names_from_endpoints(self) -> None:
         """An endpoint's chain is whose the chain is from which it is jumped to."""
-        for chain, references in self.references.get("nat", {}).items():
-            if chain.startswith(names.SEP) and references:
-                owner = self.services.get(suffix(references[0].chain))
+        for chain, caller in self.callers.get("nat", {}).items():
+            if caller and chain.startswith(names.SEP):
+                owner = self.services.get(suffix(caller))
                 if owner is not None:
                     self.services.setdefault(suffix(chain), owner)
 
 
-def _references(chains: dict[str, Chain]) -> dict[str, list[Reference]]:
-    found: dict[str, list[Reference]] = {name: [] for name in chains}
+def _jumps(chains: dict[str, Chain]) -> tuple[dict[str, str], list[Reference]]:
+    """The first chain that jumps to each chain, and jumps to chains that are not there."""
+    callers = dict.fromkeys(chains, "")
+    dangling: list[Reference] = []
+    marked = names.MARK_MASQ in chains
     for name, chain in chains.items():
+        if chain.usual is not None and marked:
+            callers[names.MARK_MASQ] = name
+            continue
         for entry in chain.entries:
             target = entry.rule.target
             to = target.target if type(target) is Jump else target_name(target)
-            if to in found:
-                found[to].append(Reference(name, entry))
-    return found
+            caller = callers.get(to)
+            if caller == "":
+                callers[to] = name
+            elif caller is None and to and to not in EXTENSIONS:
+                dangling.append(Reference(name, entry))
+    return callers, dangling
 
 
 def _portal(table: str, root: str, chain: str, entry: Entry, target: str) -> Portal:

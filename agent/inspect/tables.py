@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from agent.inspect.usual import UsualEndpoint, usual_endpoint
+from agent.rules import names
 from agent.rules.parse import ParseError, read_rule
 from agent.rules.rule import Dnat, Jump, Masquerade, Rule, SetMark
 from agent.rules.saved import read_save
@@ -31,11 +33,10 @@ EXTENSIONS = frozenset(_EXTENSIONS.split())
 _UNREADABLE = re.compile(r"Table `(\w+)' is incompatible")
 
 
-class Entry(msgspec.Struct, frozen=True, gc=False):
+class Entry(msgspec.Struct, gc=False, eq=False):
     """A rule where it stands.
 
     Attributes:
-        rule: as a value.
         text: as it was printed, without ``-A CHAIN``.
         number: 1-based position in its chain.
         line: 1-based line of the text.
@@ -43,20 +44,43 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
         bytes: likewise.
     """
 
-    rule: Rule
     text: str
     number: int
     line: int = 0
     packets: int = 0
     bytes: int = 0
+    _rule: Rule | None = None
+
+    @property
+    def rule(self) -> Rule:
+        """The rule as a value; read when it is first asked for."""
+        found = self._rule
+        return self.read() if found is None else found
+
+    def read(self) -> Rule:
+        """Read the rule.
+
+        Raises:
+            ParseError: it is none; rules that are read later have been found to be some.
+        """
+        found = self._rule = read_rule(self.text)
+        return found
 
 
 class Chain(msgspec.Struct):
-    """A chain; ``policy`` is empty for one that is not built in."""
+    """A chain.
+
+    Attributes:
+        name: its name.
+        policy: empty for one that is not built in.
+        entries: its rules.
+        usual: what it does, if it is an endpoint's and as nearly all of them are.
+    """
 
     name: str
     policy: str = ""
     entries: list[Entry] = []
+    usual: UsualEndpoint | None = None
 
 
 Chains = dict[str, Chain]
@@ -125,14 +149,27 @@ def read_tables(text: str, family: Family | None = None) -> Tables:
 
 
 def _chain(saved: SavedChain) -> Chain:
-    entries: list[Entry] = []
-    for number, one in enumerate(saved.rules, 1):
-        try:
-            rule = read_rule(one.text)
-        except ParseError as error:
-            raise ParseError(f"line {one.line}: {error}") from error
-        entries.append(Entry(rule, one.text, number, one.line, one.packets, one.bytes))
-    return Chain(saved.name, "" if saved.policy == "-" else saved.policy, entries)
+    entries = [
+        Entry(one.text, number, one.line, one.packets, one.bytes)
+        for number, one in enumerate(saved.rules, 1)
+    ]
+    chain = Chain(saved.name, "" if saved.policy == "-" else saved.policy, entries)
+    if len(entries) == 2 and chain.name.startswith(names.SEP):
+        chain.usual = usual_endpoint(entries[0].text, entries[1].text)
+    if chain.usual is None:
+        _read_rules(entries)
+    return chain
+
+
+def _read_rules(entries: Iterable[Entry]) -> None:
+    """Read all rules now, so that one that cannot be read is an error here."""
+    line = 0
+    try:
+        for entry in entries:
+            line = entry.line
+            entry.read()
+    except ParseError as error:
+        raise ParseError(f"line {line}: {error}") from error
 
 
 def _guess(generator: str, tables: dict[str, Chains]) -> Family:

@@ -53,6 +53,7 @@ _PROTOCOLS = {name: Protocol(name) for name in ("tcp", "udp", "sctp")}
 _NUMBERS = {"6": "tcp", "17": "udp", "132": "sctp"}
 _DEFAULT_REJECTS = {"icmp-port-unreachable", "icmp6-port-unreachable"}
 _FULL_MASKS = {"255.255.255.255", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"}
+_DICE = ["--mode", "random", "--probability"]
 #: A kernel probability is a whole number of these steps in 1.
 PROBABILITY_STEPS = 2**31
 #: A kernel probability is a multiple of this; ten decimals are a little finer.
@@ -209,14 +210,17 @@ def _read_recent(words: list[str], position: int, matches: list[Match]) -> int:
 def _read_statistic(words: list[str], position: int, matches: list[Match]) -> int:
     """Ours are random and 1/n; others may be anything."""
     end = _end_of_group(words, position + 2)
-    match words[position + 2 : end]:
-        case ["--mode", "random", "--probability", text]:
-            one_in = share(probability_steps(text))
-            if one_in:
-                matches.append(Statistic(one_in))
-                return end
-    matches.append(Other(join(words[position:end])))
+    options = words[position + 2 : end]
+    found = _share(options[3]) if len(options) == 4 and options[:3] == _DICE else None
+    matches.append(found or Other(join(words[position:end])))
     return end
+
+
+@functools.lru_cache(maxsize=4096)
+def _share(probability: str) -> Statistic | None:
+    """The share that a probability is; None if it is none."""
+    one_in = share(probability_steps(probability))
+    return Statistic(one_in) if one_in else None
 
 
 def probability_steps(text: str) -> int:

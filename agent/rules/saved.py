@@ -105,12 +105,16 @@ def read_save(text: str) -> Saved:
     """
     saved = Saved()
     frame = _Frame[SavedChain](SavedChain)
-    number = 0
+    number, last, rules = 0, "", []
     for number, line in _lines(text):
         if line.startswith("-A "):
             name, _, rule = line[3:].partition(" ")
-            frame.chain(number, line, name).rules.append(SavedRule(rule, number))
-        elif line.startswith(("[", "-I ")):
+            if name != last:
+                last, rules = name, frame.chain(number, line, name).rules
+            rules.append(SavedRule(rule, number))
+            continue
+        last = ""  # chains of another table may have the same names
+        if line.startswith(("[", "-I ")):
             _take_rule(saved, frame, number, line)
         elif line.startswith("#"):
             _remark(saved, line)

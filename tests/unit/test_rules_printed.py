@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from agent.inspect.tables import read_tables
+from agent.inspect.usual import UsualEndpoint, usual_endpoint
+from agent.rules.parse import canonical, read_rule
+from agent.rules.printed import printed
+from agent.state.values import Family
+from tests.fakes.dumps import rules_for, sample_store
+from tests.parity.case import build
+from tests.parity.written import load_written
+
+DUMPS = Path(__file__).parents[1] / "data/dumps"
+WRITTEN = load_written()
+MASK = "--mask ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff --rsource"
+
+
+def _ours() -> dict[str, tuple[str, ...]]:
+    """Chains that the saved dumps hold, with their rules in our words."""
+    services = rules_for(sample_store()).services.values()
+    return dict(pair for ports in services for one in ports.values() for pair in one.chains)
+
+
+@pytest.mark.parametrize("name", ["iptables-nft", "iptables-legacy"])
+def test_what_the_tools_print_is_told_to_the_letter(name: str) -> None:
+    """Lotteries, portals and endpoints, with affinity and without, as both backends saved them."""
+    tables = read_tables((DUMPS / f"{name}.txt").read_text())
+    lotteries = 0
+    for chain, texts in _ours().items():
+        held = tables.tables["nat"][chain]
+        if chain.startswith("KUBE-SEP-"):
+            assert held.usual is not None, held
+            assert held.usual.as_written() == texts
+        elif chain.startswith(("KUBE-SVC-", "KUBE-SVL-")):
+            lotteries += 1
+            assert [printed(text, Family.V4) for text in texts] == [e.text for e in held.entries]
+    assert lotteries > 4
+    portals = [text for _, text in rules_for(sample_store()).shared(("nat", "KUBE-SERVICES"))]
+    found = {printed(text, Family.V4) for text in portals[:-1]}
+    assert found < {entry.text for entry in tables.entries("nat", "KUBE-SERVICES")}
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (
+            "-m recent --name KUBE-SEP-X --rcheck --seconds 60 --reap -j KUBE-SEP-X",
+            f"-m recent --rcheck --seconds 60 --reap --name KUBE-SEP-X {MASK} -j KUBE-SEP-X",
+        ),
+        (
+            "-m comment --comment ns/a:b -m tcp -p tcp -d fd00::1 --dport 80 -j KUBE-EXT-X",
+            '-d fd00::1/128 -p tcp -m comment --comment "ns/a:b" -m tcp --dport 80 -j KUBE-EXT-X',
+        ),
+    ],
+)
+def test_of_ipv6_as_well(ours: str, theirs: str) -> None:
+    """With its own masks and prefixes."""
+    assert printed(ours, Family.V6) == theirs
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_what_is_told_never_means_anything_else(name: str) -> None:
+    """Of every rule of the written-down states, read back; so equal text is equal meaning."""
+    case = WRITTEN[name]
+    _, rules = build(case)
+    for chains in rules.tables().values():
+        for texts in chains.values():
+            for text in texts:
+                theirs = printed(text, Family(case["config"]["ipFamily"]))
+                assert canonical(read_rule(theirs)) == canonical(read_rule(text))
+
+
+MARKING = '-s 10.64.0.1/32 -m comment --comment "shop/web:http" -j KUBE-MARK-MASQ'
+TRANSLATING = (
+    '-p tcp -m comment --comment "shop/web:http" -m tcp -j DNAT --to-destination 10.64.0.1:8080'
+)
+
+
+def test_a_usual_endpoint_is_told_by_its_text() -> None:
+    """Its address, protocol and comment."""
+    found = usual_endpoint(MARKING, TRANSLATING)
+
+    assert found == UsualEndpoint("10.64.0.1", "10.64.0.1:8080", "tcp", "shop/web:http", "")
+
+
+@pytest.mark.parametrize(
+    ("marking", "translating"),
+    [
+        (MARKING.replace("10.64.0.1", "10.64.0.2"), TRANSLATING),
+        (MARKING.replace("-s", "! -s"), TRANSLATING),
+        (MARKING.replace("/32", "/24"), TRANSLATING),
+        (MARKING.replace("MARK-MASQ", "MARK-DROP"), TRANSLATING),
+        (MARKING.replace("shop/web:http", "shop/wob:http"), TRANSLATING),
+        (MARKING.replace("shop/web:http", 'shop/web:http\\"'), TRANSLATING),
+        (MARKING, TRANSLATING.replace("-m tcp", "-m udp")),
+        (MARKING, TRANSLATING.replace("-p tcp", "-p tcp -i eth0")),
+        (MARKING, TRANSLATING.replace("-m tcp", "-m tcp --dport 80")),
+        (MARKING, TRANSLATING.replace(":8080", ":8080 --random")),
+        (MARKING, TRANSLATING.replace(":8080", ":8080-8090")),
+        (TRANSLATING, MARKING),
+    ],
+)
+def test_anything_else_is_no_usual_endpoint(marking: str, translating: str) -> None:
+    """One word more, less or other, and the chain is read like any other."""
+    assert usual_endpoint(marking, translating) is None
