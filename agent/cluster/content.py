@@ -58,7 +58,7 @@ class Manifests(msgspec.Struct, frozen=True):
     """What a set of files says.
 
     Attributes:
-        services: Services that are not labelled for another proxy, or headless.
+        services: Services that are not labelled for another proxy.
         slices: EndpointSlices, likewise.
         nodes: Nodes.
         rejected: objects of these kinds that cannot be used; the reason names the file.

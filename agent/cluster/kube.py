@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from agent import logs
 from agent.cluster.feed import SourceFailed
-from agent.cluster.objects import LABEL_SELECTOR, Kind
+from agent.cluster.objects import SERVICE_SELECTOR, SLICE_SELECTOR, Kind
 from agent.cluster.observe import NullObserver, SourceObserver
 from agent.cluster.reflector import Reflector, RefusedError, Resource, WatchSettings
 from agent.cluster.transport import Transport
@@ -30,7 +30,7 @@ _STOP_SECONDS = 2.0
 class KubeSource:
     """Services, EndpointSlices and this Node, as the API server has them.
 
-    Objects that are labelled for another proxy, or as headless, are never sent: the label
+    Objects that are labelled for another proxy, and headless slices, are never sent: the label
     selector leaves them out of lists, and a watch reports an object that gets the label as
     deleted, one that loses it as added.
 
@@ -118,9 +118,9 @@ class KubeSource:
 
 
 def _resources(node_name: str) -> tuple[Resource, ...]:
-    ours = {"labelSelector": LABEL_SELECTOR}
+    slices = "/apis/discovery.k8s.io/v1/endpointslices"
     return (
-        Resource(Kind.SERVICE, "/api/v1/services", ours),
-        Resource(Kind.SLICE, "/apis/discovery.k8s.io/v1/endpointslices", ours),
+        Resource(Kind.SERVICE, "/api/v1/services", {"labelSelector": SERVICE_SELECTOR}),
+        Resource(Kind.SLICE, slices, {"labelSelector": SLICE_SELECTOR}),
         Resource(Kind.NODE, "/api/v1/nodes", {"fieldSelector": f"metadata.name={node_name}"}),
     )

@@ -23,11 +23,12 @@ LABEL_PROXY_NAME = "service.kubernetes.io/service-proxy-name"
 LABEL_HEADLESS = "service.kubernetes.io/headless"
 LABEL_ZONE = "topology.kubernetes.io/zone"
 LABEL_HOSTNAME = "kubernetes.io/hostname"
-LABEL_HOSTNAME = "kubernetes.io/hostname"
 ANNOTATION_TRIGGER_TIME = "endpoints.kubernetes.io/last-change-trigger-time"
 
-#: What the watch asks the API server for; ``is_ours`` is the same for objects from files.
-LABEL_SELECTOR = f"!{LABEL_PROXY_NAME},!{LABEL_HEADLESS}"
+#: What the watches ask the API server for; ``is_ours`` is the same for objects from files. The
+#: controllers mark the slices of a headless Service; on a Service that label is somebody's own.
+SERVICE_SELECTOR = f"!{LABEL_PROXY_NAME}"
+SLICE_SELECTOR = f"!{LABEL_PROXY_NAME},!{LABEL_HEADLESS}"
 
 
 class Kind(enum.Enum):
@@ -265,9 +266,10 @@ def key_of(obj: Object) -> Key:
 
 
 def is_ours(obj: Object) -> bool:
-    """Whether the object is this proxy's: neither labelled for another proxy nor headless."""
-    labels = obj.metadata.labels
-    return not labels or (LABEL_PROXY_NAME not in labels and LABEL_HEADLESS not in labels)
+    """Whether the object is this proxy's: not labelled for another one, no headless slice."""
+    labels = obj.metadata.labels or {}
+    headless = isinstance(obj, EndpointSlice) and LABEL_HEADLESS in labels
+    return LABEL_PROXY_NAME not in labels and not headless
 
 
 def _identify(raw: bytes | msgspec.Raw) -> Key | None:

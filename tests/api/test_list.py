@@ -42,15 +42,15 @@ def test_a_list_comes_whole_over_pages(server: FakeAPIServer, source: Start) -> 
 
 
 def test_labelled_objects_and_other_nodes_are_absent(server: FakeAPIServer, source: Start) -> None:
-    """Objects with either label, of both kinds, and other Nodes never reach the agent."""
+    """Objects for another proxy, headless slices and other Nodes never reach the agent."""
     server.put(service("mine"), service("theirs", labels={LABEL_PROXY_NAME: "other"}))
-    server.put(service("nobody", labels={LABEL_HEADLESS: ""}))
+    server.put(service("so-called", labels={LABEL_HEADLESS: ""}))
     headless = endpoint_slice("headless", "10.0.0.1")
     headless["metadata"]["labels"][LABEL_HEADLESS] = ""
     server.put(endpoint_slice("mine", "10.0.0.1"), headless)
     _, sink = source()
 
-    assert sink.names(Kind.SERVICE) == {"mine"}
+    assert sink.names(Kind.SERVICE) == {"mine", "so-called"}
     assert sink.names(Kind.SLICE) == {"mine"}
     assert sink.names(Kind.NODE) == {"here"}
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from agent.cluster.objects import (
     LABEL_HEADLESS,
     LABEL_PROXY_NAME,
-    LABEL_SELECTOR,
+    SERVICE_SELECTOR,
+    SLICE_SELECTOR,
     EndpointSlice,
     Key,
     Kind,
@@ -209,15 +210,24 @@ def test_unknown_fields_are_skipped() -> None:
     assert got.metadata.name == "s"
 
 
-@pytest.mark.parametrize("label", [LABEL_PROXY_NAME, LABEL_HEADLESS])
+@pytest.mark.parametrize(
+    ("kind", "label", "ours"),
+    [
+        (Kind.SERVICE, LABEL_PROXY_NAME, False),
+        (Kind.SLICE, LABEL_PROXY_NAME, False),
+        (Kind.SLICE, LABEL_HEADLESS, False),
+        # The controllers put it on slices, and take it off those of other Services (faults 34).
+        (Kind.SERVICE, LABEL_HEADLESS, True),
+    ],
+)
 @pytest.mark.parametrize("value", ["other", ""])
-def test_a_label_of_either_kind_makes_it_another_s(label: str, value: str) -> None:
+def test_a_label_makes_it_another_s(kind: Kind, label: str, value: str, *, ours: bool) -> None:
     """The label counts by its presence, whatever its value, for the selector as for files."""
     raw = b'{"metadata":{"name":"s","labels":{"%b":"%b"}}}' % (label.encode(), value.encode())
+    selector = {Kind.SERVICE: SERVICE_SELECTOR, Kind.SLICE: SLICE_SELECTOR}[kind]
 
-    assert not is_ours(decode(Kind.SERVICE, raw))
-    assert not is_ours(decode(Kind.SLICE, raw))
-    assert f"!{label}" in LABEL_SELECTOR.split(",")
+    assert is_ours(decode(kind, raw)) is ours
+    assert (f"!{label}" not in selector.split(",")) is ours
 
 
 def test_other_labels_leave_it_ours() -> None:
