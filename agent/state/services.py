@@ -14,6 +14,7 @@ import msgspec
 
 from agent.cluster.objects import Key, key_of
 from agent.state.addresses import contains, parse_cidr, parse_ip, prefix_length
+from agent.state.limits import MOST_PORTS, MOST_TARGETS, first
 from agent.state.values import Family, ServicePort
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def _family_ports(
         return ()
     base = _base(service, family, cluster_ip, policy, report)
     found: dict[tuple[str, str], ServicePort] = {}
-    for spec in service.spec.ports or ():
+    for spec in first(tuple(service.spec.ports or ()), MOST_PORTS, "ports", report):
         port = _port(base, spec, report)
         if port is not None:
             if (port.port_name, port.protocol) in found:
@@ -179,6 +180,7 @@ def _base(
 ) -> ServicePort:
     """What all ports of the Service share; the port itself is still 0."""
     spec = service.spec
+    most = MOST_TARGETS // max(min(len(spec.ports or ()), MOST_PORTS), 1)
     external_ips = _allowed(
         _addresses(spec.external_ips or (), family, "external IP", report),
         policy.external, "external IP", report,
@@ -195,9 +197,9 @@ def _base(
         protocol="tcp",
         cluster_ip=cluster_ip,
         port=0,
-        external_ips=external_ips,
-        load_balancer_ips=balanced,
-        source_ranges=_source_ranges(service, family, report),
+        external_ips=first(external_ips, most, "external IPs", report),
+        load_balancer_ips=first(balanced, most, "load balancer IPs", report),
+        source_ranges=first(_source_ranges(service, family, report), most, "source ranges", report),
         affinity_seconds=_affinity(service, report),
         external_local=external_local,
         internal_local=spec.internal_traffic_policy == "Local",

@@ -25,6 +25,7 @@ import msgspec
 
 from agent.cluster.objects import Key, key_of
 from agent.state.endpoints import PortId, SliceState, count, merge, slice_state
+from agent.state.limits import MOST_ENDPOINTS, bounded, entries
 from agent.state.services import ANY_ADDRESS, AddressPolicy, Problem, service_ports
 from agent.state.values import Endpoint, Family, ServicePort
 
@@ -39,13 +40,16 @@ FamilyPorts = dict[Family, tuple[ServicePort, ...]]
 class Record:
     """All that is known of one Service; without ports it is a Service that does not exist."""
 
-    __slots__ = ("key", "ports", "slices", "stamp")
+    __slots__ = ("_bounded", "_entries", "_node_name", "key", "ports", "slices", "stamp")
 
-    def __init__(self, key: Key) -> None:
+    def __init__(self, key: Key, node_name: str = "") -> None:
         self.key = key
         self.stamp = 0
         self.ports: FamilyPorts = {}
         self.slices: dict[str, SliceState] = {}
+        self._node_name = node_name
+        self._bounded: dict[Family, list[SliceState]] = {}
+        self._entries = dict.fromkeys(Family, 0)
 
     def service_ports(self, family: Family) -> tuple[ServicePort, ...]:
         """Its ports in the family."""
@@ -53,11 +57,42 @@ class Record:
 
     def endpoints(self, family: Family) -> dict[PortId, tuple[Endpoint, ...]]:
         """Its merged endpoints in the family."""
-        return merge((self.slices[name] for name in sorted(self.slices)), family)
+        return merge(self._used(family), family)
 
     def endpoint_counts(self, family: Family) -> dict[PortId, int]:
         """How many there are of each; costs much less than merging them."""
-        return count(self.slices.values(), family)
+        return count(self._used(family), family)
+
+    def set_slice(self, name: str, state: SliceState | None) -> None:
+        """Put a slice, or take it away."""
+        before = self.slices.pop(name, None)
+        if before is not None:
+            self._entries[before.family] -= entries(before)
+        if state is not None:
+            self.slices[name] = state
+            self._entries[state.family] += entries(state)
+        self._bounded.clear()
+
+    def set_ports(self, ports: FamilyPorts) -> None:
+        """Replace its ports."""
+        self.ports = ports
+        self._bounded.clear()
+
+    def crowded(self, families: Iterable[Family]) -> bool:
+        """Whether it has more endpoints in one of the families than are used."""
+        return any(self._entries[f] > MOST_ENDPOINTS and self.ports.get(f) for f in families)
+
+    def _wanted(self, family: Family) -> set[PortId]:
+        return {(port.port_name, port.protocol) for port in self.service_ports(family)}
+
+    def _used(self, family: Family) -> list[SliceState]:
+        """Its slices by name, as far as they are used; made once for all who ask."""
+        found = self._bounded.get(family)
+        if found is None:
+            slices = (self.slices[name] for name in sorted(self.slices))
+            wanted = self._wanted(family)
+            found = self._bounded[family] = bounded(slices, family, wanted, self._node_name)
+        return found
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -113,7 +148,8 @@ class Store:
     def put_service(self, service: Service) -> Change:
         """Accept a Service that was added or changed."""
         ports, problems = service_ports(service, self._policy)
-        return Change(self._set_ports(key_of(service), ports), problems)
+        families = self._set_ports(key_of(service), ports)
+        return Change(families, problems + self._crowding(key_of(service), key_of(service)))
 
     def delete_service(self, key: Key) -> Change:
         """Accept that a Service is gone; unknown ones are no change."""
@@ -137,6 +173,7 @@ class Store:
         if state is not None:
             self._slices[key] = state.service
             families |= self._set_slice(state.service, key.name, state)
+            problems += self._crowding(state.service, key, state.family)
         return Change(families, problems)
 
     def delete_slice(self, key: Key) -> Change:
@@ -150,6 +187,14 @@ class Store:
         listed = {key_of(endpoint_slice) for endpoint_slice in slices}
         gone = [key for key in self._slices if key not in listed]
         return _join(changes + [self.delete_slice(key) for key in gone])
+
+    def _crowding(self, service: Key, obj: Key, *families: Family) -> tuple[Problem, ...]:
+        """A problem of an object if its Service has too many endpoints."""
+        record = self._records.get(service)
+        if record is None or not record.crowded(families or Family):
+            return ()
+        text = f"its Service has more than {MOST_ENDPOINTS} endpoints, times ports; some are unused"
+        return (Problem(obj, text),)
 
     # Snapshots -------------------------------------------------------------------------
 
@@ -208,7 +253,7 @@ class Store:
         if before == ports:
             return frozenset()
         record = record or self._new(key)
-        record.ports = ports
+        record.set_ports(ports)
         self._mark_gone(record)
         changed = frozenset(f for f in Family if before.get(f, ()) != ports.get(f, ()))
         if changed:
@@ -221,10 +266,7 @@ class Store:
         if before == state:
             return frozenset()
         record = record or self._new(service)
-        if state is None:
-            del record.slices[name]
-        else:
-            record.slices[name] = state
+        record.set_slice(name, state)
         self._mark_gone(record)
         touched = {slice_.family for slice_ in (before, state) if slice_ is not None}
         changed = frozenset(family for family in touched if record.ports.get(family))
@@ -234,7 +276,7 @@ class Store:
 
     def _new(self, key: Key) -> Record:
         """A record that nobody needs to look at yet: at the back of the list, stamp 0."""
-        record = self._records[key] = Record(key)
+        record = self._records[key] = Record(key, self.node_name)
         self._records.move_to_end(key, last=False)
         return record
 
