@@ -24,23 +24,25 @@ def write_chain(
     texts = tuple(text for _, text in rules)
     if texts == held:
         return texts
-    edits = _edits(texts, held)
+    edits = _edits(rules, texts, held)
     if edits is None or held is None:
         _fill(block, chain, rules)
         return texts
     added, removed = edits
     owners = {text: owner for owner, text in rules}
     block.lines += [Line(f"-D {chain} {text}") for text in removed]
-    block.lines += [Line(f"-I {chain} {text}", _service(owners[text])) for text in added]
-    return (*reversed(added), *(text for text in held if text not in removed))
+    # The last one first, since each goes in front of the others.
+    block.lines += [Line(f"-I {chain} {text}", _service(owners[text])) for text in reversed(added)]
+    return (*added, *(text for text in held if text not in removed))
 
 
 def _edits(
-    texts: tuple[str, ...], held: tuple[str, ...] | None
+    rules: OwnedRules, texts: tuple[str, ...], held: tuple[str, ...] | None
 ) -> tuple[list[str], list[str]] | None:
     """Rules to insert at the front and to delete, if that is less than writing the chain.
 
-    Rules of service ports have no order among them; what stays last is never inserted.
+    Rules of different service ports have no order among them, those of one have: a node port counts
+    what comes for 127.0.0.1 before it takes it. What stays last is never inserted.
     """
     if held is None or len(held) <= EDIT_FROM:
         return None
@@ -49,7 +51,11 @@ def _edits(
     removed = [text for text in held if text not in wanted]
     if len(added) + len(removed) > _MOST_EDITS or len(present) != len(held):
         return None
-    return None if any(LAST_RULE in text for text in (*added, *removed)) else (added, removed)
+    if any(LAST_RULE in text for text in (*added, *removed)):
+        return None
+    fresh = set(added)
+    partly = {o for o, text in rules if text in fresh} & {o for o, text in rules if text in present}
+    return None if partly else (added, removed)
 
 
 def _fill(block: Block, chain: str, rules: OwnedRules) -> None:

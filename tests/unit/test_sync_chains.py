@@ -55,11 +55,34 @@ def test_a_long_chain_is_edited() -> None:
     assert chains == []
     assert lines == [
         "-D CHAIN -d 10.0.0.1 -j S1",
-        "-I CHAIN -d 10.0.0.101 -j S101",
         "-I CHAIN -d 10.0.0.102 -j S102",
+        "-I CHAIN -d 10.0.0.101 -j S101",
     ]
-    assert result[:3] == ["-d 10.0.0.102 -j S102", "-d 10.0.0.101 -j S101", "-d 10.0.0.2 -j S2"]
+    assert result[:3] == ["-d 10.0.0.101 -j S101", "-d 10.0.0.102 -j S102", "-d 10.0.0.2 -j S2"]
     assert result[-1] == LAST
+
+
+def pair(number: int, count: str = "-m nfacct") -> OwnedRules:
+    """The two rules of a node port: one counts, the other leads away."""
+    owner = (key(f"n{number}"), "", "tcp")
+    return [(owner, f"--dport {number} {count}"), (owner, f"--dport {number} -j EXT")]
+
+
+def test_rules_of_one_service_port_keep_their_order() -> None:
+    """A node port's counting rule comes before the one that leads away, however it came in."""
+    held = rules(*range(1, 101))
+    _, lines, result = write([*held, *pair(30080)], held)
+
+    assert lines == ["-I CHAIN --dport 30080 -j EXT", "-I CHAIN --dport 30080 -m nfacct"]
+    assert result[:2] == ["--dport 30080 -m nfacct", "--dport 30080 -j EXT"]
+
+
+def test_half_of_a_service_port_is_never_inserted() -> None:
+    """If one of its two rules changes, the chain is written whole: the other one stands behind."""
+    held = [*pair(30080), *rules(*range(1, 101))]
+    wanted = [*pair(30080, "-m other"), *rules(*range(1, 101))]
+
+    assert write(wanted, held)[0] == ["CHAIN"]
 
 
 def test_many_changes_are_written_whole() -> None:
