@@ -34,9 +34,11 @@ from agent.rules.service import COUNTER_LOCALHOST
 from agent.rules.static import COUNTER_INVALID
 from agent.serve.health import HealthState
 from agent.serve.http import BindError, HttpServer
+from agent.serve.metered import MeteredKernel
 from agent.serve.metrics import Metrics
 from agent.serve.nodeports import HealthCheckPorts
-from agent.serve.report import MeteredKernel, Reporter
+from agent.serve.reasons import Reasons
+from agent.serve.report import Reporter
 from agent.serve.routes import metrics_route, probe_routes
 from agent.serve.status import StatusRecorder
 from agent.serve.statuspage import status_routes
@@ -164,9 +166,10 @@ class _Agent:
         self._source = self._origin.source(
             self._settings.name, self._metrics.source, WatchSettings()
         )
-        self._reporter = self._make_reporter()
+        reasons = Reasons(families)
+        self._reporter = self._make_reporter(reasons)
         facts = agent_facts(config, self._capabilities, self._rights)
-        self._status = StatusRecorder(self._reporter, facts, families)
+        self._status = StatusRecorder(self._reporter, facts, families, reasons)
         self._traffic = make_traffic(
             config.metrics.connections, self._metrics, self._capabilities, families, self._died
         )
@@ -193,13 +196,14 @@ class _Agent:
     def _counts(self, families: tuple[Family, ...], counter: str) -> bool:
         return any(self._capabilities.counts(family, counter) for family in families)
 
-    def _make_reporter(self) -> Reporter:
+    def _make_reporter(self, reasons: Reasons) -> Reporter:
         return Reporter(
             self._metrics,
             self._health,
             self._ports,
             self._sweeper.offer,
             recorder=self._recorder,
+            reasons=reasons,
             node_name=self._settings.name,
             watches_node=not self._config.manifests,
         )

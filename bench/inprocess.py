@@ -15,9 +15,11 @@ from agent.cluster.feed import Replaced
 from agent.cluster.objects import Kind, Node, decode
 from agent.cluster.wire import read_line
 from agent.serve.health import HealthState
+from agent.serve.metered import MeteredKernel
 from agent.serve.metrics import Metrics
 from agent.serve.nodeports import HealthCheckPorts
-from agent.serve.report import MeteredKernel, Reporter
+from agent.serve.reasons import Reasons
+from agent.serve.report import Reporter
 from agent.state.flows import UdpServices
 from agent.state.healthports import HealthPorts
 from agent.state.node import KernelFacts, NodeSettings
@@ -64,6 +66,7 @@ class InProcess:
             self._ports,
             lambda _family, _table: None,
             recorder=NoRecorder(),
+            reasons=Reasons(families),
             node_name=objects.NODE,
             watches_node=True,
         )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from agent import logs
 from agent.cluster.events import Notice
 from agent.cluster.objects import Kind
-from agent.sync.port import ReadError, RestoreError, Wrapped
+from agent.sync.port import ReadError, RestoreError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, KeysView, Mapping, Sequence
@@ -25,38 +25,16 @@ if TYPE_CHECKING:
     from agent.serve.health import HealthState
     from agent.serve.metrics import Metrics
     from agent.serve.nodeports import HealthCheckPorts, PortFailure
+    from agent.serve.reasons import Reasons
     from agent.state.flows import UdpTable
     from agent.state.node import NodeInfo
     from agent.state.services import Problem
     from agent.state.values import Family, NodeView
     from agent.sync.apply import Outcome, Syncer
     from agent.sync.audit import Difference
-    from agent.sync.port import Kernel
 
 #: Differences named in one log line; the count says how many there are.
 _NAMED = 10
-
-
-class MeteredKernel(Wrapped):
-    """A kernel whose restores are measured."""
-
-    def __init__(self, kernel: Kernel, family: Family, metrics: Metrics) -> None:
-        super().__init__(kernel)
-        self._family = family
-        self._metrics = metrics
-
-    def restore(self, text: str) -> None:
-        """Pass on, and measure."""
-        started = time.monotonic()
-        accepted = False
-        try:
-            super().restore(text)
-            accepted = True
-        finally:
-            seconds = time.monotonic() - started
-            self._metrics.sync.restored(
-                self._family, accepted=accepted, size=len(text), seconds=seconds
-            )
 
 
 class Reporter:
@@ -70,6 +48,7 @@ class Reporter:
         flows: Callable[[Family, UdpTable], None],
         *,
         recorder: Recorder,
+        reasons: Reasons,
         node_name: str,
         watches_node: bool,
         wall: Callable[[], float] = time.time,
@@ -82,6 +61,7 @@ class Reporter:
             ports: health check node ports of Services.
             flows: takes the UDP flows that should be, once rules are accepted.
             recorder: makes Events for what an operator must act on.
+            reasons: knows why syncs ran.
             node_name: this node.
             watches_node: whether a missing Node object means that the node is gone.
             wall: seconds since the epoch.
@@ -91,6 +71,7 @@ class Reporter:
         self._ports = ports
         self._flows = flows
         self._recorder = recorder
+        self._reasons = reasons
         self._node_name = node_name
         self._watches_node = watches_node
         self._wall = wall
@@ -262,6 +243,7 @@ class Reporter:
             "synced",
             family=family.value,
             full=outcome.full,
+            why=list(self._reasons.latest(family)),
             services=outcome.services,
             transactions=outcome.transactions,
             lines=sum(outcome.lines.values()),
@@ -308,6 +290,7 @@ class Reporter:
             "sync failed",
             family=family.value,
             full=full,
+            why=list(self._reasons.latest(family)),
             refusal=refusal,
             error=str(error),
             seconds=round(seconds, 4),

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from agent.cluster.feed import Rejected
     from agent.cluster.objects import Key
+    from agent.serve.reasons import Reasons
     from agent.state.flows import UdpTable
     from agent.state.node import NodeInfo
     from agent.state.services import Problem
@@ -50,7 +51,6 @@ class _FamilyRecord:
     """What is remembered of a family."""
 
     def __init__(self) -> None:
-        self.why: Counter[str] = Counter()
         self.view: NodeView | None = None
         self.waiting_since: float | None = None
         self.failures = 0
@@ -73,6 +73,7 @@ class StatusRecorder:
         inner: Observer,
         facts: Facts,
         families: Collection[Family],
+        reasons: Reasons,
         *,
         monotonic: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
@@ -83,11 +84,13 @@ class StatusRecorder:
             inner: who is told everything as well.
             facts: what does not change.
             families: those that are served.
+            reasons: learns why syncs run.
             monotonic: the clock of the sync thread.
             wall: seconds since 1970.
         """
         self._inner = inner
         self._facts = facts
+        self._reasons = reasons
         self._monotonic = monotonic
         self._wall = wall
         self._lock = threading.Lock()
@@ -107,8 +110,7 @@ class StatusRecorder:
         with self._lock:
             self._queue[kind] += 1
             self._counters[f"changes of {kind.value}s"] += 1
-            for record in self._families.values():
-                record.why[f"{kind.value} changed"] += 1
+            self._reasons.note(f"{kind.value} changed")
         self._inner.changed(kind)
 
     def rejected(self, rejected: Rejected) -> None:
@@ -143,8 +145,7 @@ class StatusRecorder:
         """Remember that a first list is complete."""
         with self._lock:
             self._lists.append(kind)
-            for record in self._families.values():
-                record.why["first lists"] += 1
+            self._reasons.note("first lists")
         self._inner.listed(kind)
 
     def node(self, info: NodeInfo | None) -> None:
@@ -156,7 +157,7 @@ class StatusRecorder:
         with self._lock:
             record = self._families[view.family]
             record.view = view
-            record.why["the node changed"] += 1
+            self._reasons.note("the node changed", view.family)
         self._inner.view(view)
 
     # Syncs -------------------------------------------------------------------------------
@@ -195,7 +196,7 @@ class StatusRecorder:
                     record.last_sync,
                     family.value,
                     outcome.full,
-                    self._take_why(record, full=outcome.full),
+                    self._reasons.take(family, full=outcome.full),
                     accepted=True,
                     seconds=round(seconds, 4),
                     services=outcome.services,
@@ -227,26 +228,15 @@ class StatusRecorder:
                     _rfc3339(self._wall()),
                     family.value,
                     full,
-                    self._take_why(record, full=full),
+                    self._reasons.take(family, full=full),
                     accepted=False,
                     seconds=round(seconds, 4),
                     error=f"{refusal}: {error}"[:_LONGEST],
                     retry_seconds=round(retry, 2),
                 )
             )
-            record.why["the last sync failed"] += 1
+            self._reasons.note("the last sync failed", family)
         self._inner.failed(family, error, seconds, retry, full=full)
-
-    def _take_why(self, record: _FamilyRecord, *, full: bool) -> tuple[str, ...]:
-        """Why a sync ran; the lock is held."""
-        reasons = [
-            f"{reason} ({count})" if count > 1 else reason
-            for reason, count in record.why.most_common()
-        ]
-        record.why.clear()
-        if not reasons:
-            reasons = ["it was time for a full sync" if full else "a Service that was set aside"]
-        return tuple(reasons)
 
     def health_ports(
         self, view: NodeView, ports: Mapping[Key, int], ready: Mapping[Key, int]
@@ -268,7 +258,7 @@ class StatusRecorder:
             self._counters["audits"] += 1
             self._counters["audit differences"] += len(differences)
             if differences:
-                record.why["the kernel had lost something"] += 1
+                self._reasons.note("the kernel had lost something", family)
             first = tuple(f"{d.table} {d.chain}: {d.what}" for d in differences[:_FIRST])
             event = AuditEvent(record.last_audit, family.value, len(differences), first)
             self._audits.appendleft(event)

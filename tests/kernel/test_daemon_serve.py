@@ -266,6 +266,8 @@ def test_the_log_is_canonical(host: Host) -> None:
         ("IPv6", True, 0),
         ("IPv4", False, 1),
     ]
+    assert "first lists (3)" in syncs[0]["why"]
+    assert syncs[2]["why"] == ["EndpointSlice changed"]
     assert all(line["seconds"] > 0 and line["transactions"] == 1 for line in syncs)
     assert {line["level"] for line in lines} == {"info"}
 

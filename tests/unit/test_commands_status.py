@@ -18,6 +18,7 @@ from agent.cluster.objects import Kind
 from agent.commands.status import StatusError, as_text, decode, default_url, fetch
 from agent.config.load import defaults
 from agent.serve.http import HttpServer
+from agent.serve.reasons import Reasons
 from agent.serve.status import StatusRecorder
 from agent.serve.statuspage import page, status_routes
 from agent.serve.statusvalues import Facts, StatusSnapshot
@@ -43,6 +44,7 @@ class Watched(World):
             self.notes,
             FACTS,
             tuple(Family),
+            Reasons(tuple(Family)),
             monotonic=lambda: self.now,
             wall=lambda: 1_700_000_000 + self.now,
         )
