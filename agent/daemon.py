@@ -163,9 +163,8 @@ class _Agent:
         )
         self._sweeper = FlowSweeper(SweepReports(self._metrics), self._died)
         self._recorder = self._origin.recorder(self._settings.name, self._died)
-        self._source = self._origin.source(
-            self._settings.name, self._metrics.source, WatchSettings()
-        )
+        patience = WatchSettings(read_timeout=config.api_read_timeout)
+        self._source = self._origin.source(self._settings.name, self._metrics.source, patience)
         reasons = Reasons(families)
         self._reporter = self._make_reporter(reasons)
         facts = agent_facts(config, self._capabilities, self._rights)

@@ -91,6 +91,7 @@ class Config(msgspec.Struct, frozen=True, rename="camel"):
     api_server: str
     client_connection: ClientConnection
     tls_server_name: str
+    api_read_timeout: float
     manifests: tuple[str, ...]
     hostname_override: str
     bind_address: str

@@ -97,6 +97,15 @@ SETTINGS: tuple[Setting, ...] = (
         kube_proxy=False,
     ),
     Setting(
+        "apiReadTimeout",
+        "--api-read-timeout",
+        Duration(zero=False),
+        90.0,
+        "How long the API server may send nothing before a list or a watch is given up and begun "
+        "again. It sends a bookmark every minute at the latest.",
+        kube_proxy=False,
+    ),
+    Setting(
         "manifests",
         "--manifests",
         Paths(),

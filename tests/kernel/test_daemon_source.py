@@ -119,6 +119,22 @@ def test_an_api_server_that_goes_away_and_comes_back(host: Host) -> None:
     assert health == 200
 
 
+def test_a_watch_that_fell_silent_is_begun_again(host: Host) -> None:
+    """A connection that is open and says nothing is given up; what happened meanwhile is seen."""
+    put_two(host)
+    agent = host.agent("--api-read-timeout", "1s").start()
+    ends, kind = "onenth_source_watch_ends_total", "EndpointSlice"
+    until(lambda: host.api.watching("endpointslices"))
+    host.api.silence()
+    host.api.put(endpoint_slice("a", endpoint("10.0.0.11")))
+    until(lambda: agent.metric(ends, kind=kind, reason="silent"), 15, agent.story)
+    unseen = agent.rules("KUBE-SERVICES") and "10.0.0.11" not in str(agent.tables()["nat"])
+    host.api.speak()
+
+    assert unseen
+    holds(agent, "10.0.0.11:8080", f"{POD_B}:8080", without=(f"{POD_A}:8080",))
+
+
 @pytest.mark.parametrize("label", [PROXY_NAME, HEADLESS])
 def test_objects_of_another_proxy_are_absent(host: Host, label: str) -> None:
     """A label on a live Service, or on its slice, is its deletion; removing it brings it back.
