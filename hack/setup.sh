@@ -85,6 +85,7 @@ unpack_prometheus() { # prometheus and promtool, without the service that the pa
 }
 
 [ -e "$stamp" ] && exit 0
+[ "$what" = run ] && [ -e "${stamp/.run-/.test-}" ] && exit 0 # that has everything
 echo "setting up .venv with $("$python" --version)"
 [ -x .venv/bin/python ] || "$python" -m venv .venv
 pip=(.venv/bin/python -m pip --quiet --disable-pip-version-check install)

@@ -5,20 +5,30 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 hack/setup.sh run
 ns=onenth-try
-pages="$(mktemp -d)"
+pages=
 inside() { ip netns exec "$ns" "$@"; }
-ip netns add "$ns"
+if ip netns pids "$ns" 2>/dev/null | grep --quiet .; then
+  echo "$ns is in use: another hack/try.sh runs. End it with Ctrl-C (or kill it), then try again." >&2
+  exit 1
+fi
 cleanup() {
   trap '' INT TERM
-  ip netns pids "$ns" | xargs --no-run-if-empty kill
+  { ip netns pids "$ns" 2>/dev/null || true; } | xargs --no-run-if-empty kill
   wait
-  ip netns delete "$ns"
+  ip netns delete "$ns" 2>/dev/null || true
   rm -rf "$pages" .try.kubeconfig
 }
 trap cleanup EXIT
 trap 'exit 130' INT TERM
+ip netns delete "$ns" 2>/dev/null || true # what a killed one left
+pages="$(mktemp -d)"
+ip netns add "$ns"
 ip -n "$ns" link set lo up
-ip -n "$ns" route add 10.96.0.0/16 dev lo # Service addresses need a route, as on any node
+ip -n "$ns" link add eth0 type veth peer name wire
+ip -n "$ns" address add 192.0.2.10/24 dev eth0 # the Node's
+ip -n "$ns" link set eth0 up
+ip -n "$ns" link set wire up
+ip -n "$ns" route add default dev eth0 # Service addresses need a route, as on any node
 for address in 10.64.0.11 10.64.0.12; do
   ip -n "$ns" address add "$address/32" dev lo
   mkdir "$pages/$address"

@@ -1,19 +1,32 @@
 """The command line. Each command imports what it needs when it runs: the daemon stays small.
 
 Exit codes: 0 ok, 1 something failed at runtime, 2 usage or configuration, 3 a privilege or a
-tool is missing, 4 the API server refused.
+tool is missing, 4 the API server refused, 130 interrupted.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import click
 
 from agent import __version__
 from agent.cli import about, daemon, live, look, observe, rules
-from agent.cli.base import CONTEXT
+from agent.cli.base import CONTEXT, INTERRUPTED, Failure
 
 
-@click.group(context_settings=CONTEXT)
+class Commands(click.Group):
+    """The commands; Ctrl-C ends any of them with a message and the status that shells expect."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run one."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise Failure("interrupted", INTERRUPTED) from None
+
+
+@click.group(cls=Commands, context_settings=CONTEXT)
 @click.version_option(__version__, prog_name="onenth")
 def cli() -> None:
     """Give every endpoint of a Service exactly one n-th of its connections.

@@ -9,7 +9,7 @@ import platform
 import click
 
 from agent import __version__
-from agent.cli.base import BACKENDS, CONTEXT, HOST, RUNTIME, Failure
+from agent.cli.base import BACKENDS, CONTEXT, HOST, INTERRUPTED, RUNTIME, Failure
 
 
 @click.command(context_settings=CONTEXT)
@@ -36,7 +36,7 @@ def demo(backend: str, connections: int) -> None:
     except (DemoError, NamespaceError) as error:
         raise Failure(str(error), RUNTIME) from error
     except KeyboardInterrupt:
-        raise Failure("interrupted; everything has been taken down again", 130) from None
+        raise Failure("interrupted; everything has been taken down again", INTERRUPTED) from None
     if failed:
         raise Failure("did not hold: " + "; ".join(failed), RUNTIME)
 

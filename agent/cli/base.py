@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from agent.config.load import Further, Loaded
 
 OK, RUNTIME, USAGE, HOST, REFUSED = range(5)
+#: What a shell says of a command that Ctrl-C ended.
+INTERRUPTED = 130
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
 BACKENDS = click.Choice(["legacy", "nft"])
 
