@@ -201,8 +201,9 @@ def explain(config: Path | None, target: str, output: str, **flags: Any) -> None
     except (LookError, KernelError) as error:
         raise Failure(f"could not look: {error}", BLIND) from error
     if isinstance(found, Unknown):
-        raise Failure("; ".join((found.text, *found.reasons)), FINDINGS)
+        raise Failure("\n".join(found.lines()), FINDINGS)
     if output == "json":
         click.echo(json.dumps(as_json(found), indent=2))
     else:
         echo(as_text(found))
+    sys.exit(SOUND if any(one.known for one in found) else FINDINGS)

@@ -67,11 +67,13 @@ class Expected(msgspec.Struct, frozen=True):
         rules: rules by chain.
         jumps: jumps from built-in chains.
         store: the objects, digested.
+        source: where they are from, in words.
     """
 
     rules: RuleSet
     jumps: tuple[BaseJump, ...]
     store: Store
+    source: str
 
 
 def has_source(config: Config) -> bool:
@@ -116,7 +118,7 @@ def _from_manifests(config: Config) -> Objects:
         manifests.nodes,
         manifests.rejected,
         tuple(str(problem) for problem in manifests.problems),
-        "manifests",
+        "the manifests",
     )
 
 
@@ -202,7 +204,7 @@ def expect(config: Config, objects: Objects, held: Held, node: KnownNode) -> Exp
     view = node_view(held.family, settings, _info(objects, settings), _facts(held, node))
     rules = RuleSet(view, config.dispatch)
     rules.update(store.snapshot(0).records, store)
-    return Expected(rules, Planner(rules).jumps(), store)
+    return Expected(rules, Planner(rules).jumps(), store, objects.source)
 
 
 def _info(objects: Objects, settings: NodeSettings) -> NodeInfo:

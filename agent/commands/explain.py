@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from agent.commands.expected import expect, read_both
+from agent.commands.expected import expect, no_objects, read_both
 from agent.commands.sources import Held, LookError, Node, Options, this_node
+from agent.commands.strangers import of_address, of_service
 from agent.inspect.aim import Aim, Goal, goals, known_services, ways_in
 from agent.inspect.origins import From, Origin, node_address, origin
 from agent.inspect.packet import Packet
@@ -23,7 +24,7 @@ from agent.rules.words import ParseError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from agent.commands.expected import Expected, Objects
+    from agent.commands.expected import Expected
     from agent.config.model import Config
     from agent.kernel.tools import Runner
 
@@ -55,6 +56,7 @@ class Explanation(msgspec.Struct, frozen=True):
         usual: outcomes with their chances, if nobody is remembered and nothing may match.
         also: other ways into the same service port.
         reasons: why there is no endpoint, if there is none and the slices tell.
+        remarks: what else can be said of a target that no rule of a Service is for.
     """
 
     where: str
@@ -64,6 +66,12 @@ class Explanation(msgspec.Struct, frozen=True):
     usual: dict[Outcome, Fraction]
     also: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def known(self) -> bool:
+        """Whether a rule knows the target: that of a Service, or one that translates it."""
+        return bool(self.goal.service) or any(outcome.endpoint for outcome in self.usual)
 
 
 class Unknown(msgspec.Struct, frozen=True):
@@ -76,6 +84,14 @@ class Unknown(msgspec.Struct, frozen=True):
 
     text: str
     reasons: tuple[str, ...] = ()
+
+    def lines(self) -> Iterator[str]:
+        """For people, behind a heading of seven characters."""
+        first, *rest = indented(self.text, 7, 2)
+        yield first.lstrip()
+        yield from rest
+        for reason in self.reasons:
+            yield from indented(reason, 0, 2)
 
 
 def run(
@@ -98,9 +114,13 @@ def run(
         expected = expect(config, objects, one, node) if objects is not None else None
         # An address can be explained where no proxy has written anything.
         known = one.survey.is_held() or question.aim.address
-        meant = goals(question.aim, one.survey) if known else []
+        meant = goals(question.aim, one.survey, node.host.addresses) if known else []
         found += [_explain(question, goal, one, node, expected) for goal in meant]
-    return found or _unknown(question.aim, held, objects, config, node)
+    if found:
+        return found
+    compared = held if objects is not None and question.aim.service else []
+    families = (expect(config, objects or no_objects(), one, node) for one in compared)
+    return _unknown(question.aim, held, tuple(of_service(question.aim, families)))
 
 
 def _explain(
@@ -127,8 +147,13 @@ def _explain(
         raise LookError(f"{held.where}: {error}") from error
     usual = outcomes(way).usual
     also = [text for text in ways_in(goal.service, survey) if text != goal.label]
-    why = () if _reaches(usual) or expected is None else _why(goal, expected)
-    return Explanation(held.where, goal, who, way, usual, tuple(also), tuple(why))
+    tell = expected is not None and goal.service and not _reaches(usual)
+    why = _why(goal, expected) if tell and expected is not None else ()
+    found = Explanation(held.where, goal, who, way, usual, tuple(also), tuple(why))
+    if found.known:
+        return found
+    remarks = of_address(question.aim, goal, held, expected)
+    return msgspec.structs.replace(found, remarks=tuple(remarks))
 
 
 def _reaches(usual: dict[Outcome, Fraction]) -> bool:
@@ -147,27 +172,13 @@ def _why(goal: Goal, expected: Expected) -> list[str]:
     return reasons(None, None, node)
 
 
-def _unknown(
-    aim: Aim, held: list[Held], objects: Objects | None, config: Config, node: Node
-) -> Unknown:
+def _unknown(aim: Aim, held: list[Held], told: tuple[str, ...]) -> Unknown:
     """What can be said of a target that no rule names."""
+    text = f"no rule names {aim.text}"
     known = sorted({name for one in held for name in known_services(one.survey)})
     close = difflib.get_close_matches(aim.text, known, _SUGGESTIONS)
     hint = f"; did you mean {' or '.join(close)}?" if close else ""
-    text = f"no rule names {aim.text}{hint}"
-    if objects is None or not aim.service:
-        return Unknown(text)
-    found: list[str] = []
-    for one in held:
-        expected = expect(config, objects, one, node)
-        record = next((r for r in expected.store if str(r.key) == aim.service), None)
-        view = expected.rules.node
-        ports = record.service_ports(view.family) if record is not None else ()
-        mine = [port for port in ports if aim.port_name in {"", port.port_name}]
-        found += reasons(record, mine[0] if mine else None, view)
-        if mine:
-            found.append(f"{objects.source} has it, and it should have rules here: onenth verify")
-    return Unknown(text, tuple(dict.fromkeys(found)))
+    return Unknown(text + hint, told)
 
 
 # For people --------------------------------------------------------------------------------
@@ -209,6 +220,8 @@ def _sum(one: Explanation) -> Iterator[str]:
         yield f"          ... and {len(ordered) - len(shown)} more"
     for reason in one.reasons:
         yield from indented(f"No endpoint, because: {reason}", 0, 2)
+    for remark in one.remarks:
+        yield from indented(remark, 0, 2)
 
 
 def as_json(found: list[Explanation]) -> list[dict[str, Any]]:
@@ -227,6 +240,8 @@ def as_json(found: list[Explanation]) -> list[dict[str, Any]]:
                 for outcome, chance in one.usual.items()
             ],
             "reasons": list(one.reasons),
+            "known": one.known,
+            "remarks": list(one.remarks),
         }
         for one in found
     ]

@@ -12,6 +12,8 @@ from agent.state.addresses import parse_ip
 from agent.state.values import Family
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from agent.inspect.survey import Portal, Survey
 
 _SERVICE = re.compile(
@@ -102,20 +104,32 @@ def read_aim(text: str, protocol: str = "") -> Aim:
     return Aim(text, address=address, port=port, protocol=protocol or given)
 
 
-def goals(aim: Aim, survey: Survey) -> list[Goal]:
-    """Where packets go that are meant; none if the rules do not know the Service."""
+def goals(aim: Aim, survey: Survey, local: Collection[str] = ()) -> list[Goal]:
+    """Where packets go that are meant; none if the rules do not know the Service.
+
+    Args:
+        aim: what is meant.
+        survey: of the rules.
+        local: addresses of the node, on which node ports answer.
+    """
     if aim.service:
         return _service_goals(aim, survey)
-    protocols = [aim.protocol] if aim.protocol else _protocols(aim, survey) or ["tcp"]
+    here = aim.address in local or aim.address.startswith("127.")
+    protocols = [aim.protocol] if aim.protocol else _protocols(aim, survey, here) or ["tcp"]
     found = []
     for protocol in protocols:
-        mine = [p for p in survey.portals if _meets(p, aim, protocol)]
+        mine = [p for p in survey.portals if _meets(p, aim, protocol, here)]
         service = next((p.service for p in mine if p.service), "")
-        what = aim.address or "node port"
         external = not aim.address or any(p.target.startswith(_EXTERNAL) for p in mine)
-        label = f"{what}:{aim.port}/{protocol}" if aim.address else f"{what} {aim.port}/{protocol}"
+        what = f"{_host(aim.address)}:" if aim.address else "node port "
+        label = f"{what}{aim.port}/{protocol}"
         found.append(Goal(label, service, aim.address, aim.port, protocol, external))
     return found
+
+
+def node_port_of(aim: Aim, survey: Survey) -> str:
+    """The service port that has the number as a node port; empty if none has."""
+    return next((p.service for p in survey.portals if _is_node_port(p, aim)), "")
 
 
 _EXTERNAL = (names.EXT, names.FW)
@@ -157,24 +171,28 @@ def _host(address: str) -> str:
     return f"[{address}]" if ":" in address else address
 
 
-def _meets(portal: Portal, aim: Aim, protocol: str) -> bool:
-    if portal.port != aim.port or portal.protocol not in {"", protocol}:
+def _meets(portal: Portal, aim: Aim, protocol: str, here: bool) -> bool:  # noqa: FBT001  a fact
+    if portal.protocol not in {"", protocol}:
         return False
-    if aim.address:
-        return portal.address == aim.address
-    return portal.root in {names.NODEPORTS, names.EXTERNAL_SERVICES} and portal.address in {
-        "",
-        "127.0.0.0/8",
-    }
+    if aim.address and portal.port == aim.port and portal.address == aim.address:
+        return True
+    return (here or not aim.address) and _is_node_port(portal, aim)
 
 
-def _protocols(aim: Aim, survey: Survey) -> list[str]:
+def _is_node_port(portal: Portal, aim: Aim) -> bool:
+    roots = {names.NODEPORTS, names.EXTERNAL_SERVICES}
+    addresses = {"", "127.0.0.0/8"}
+    return portal.port == aim.port and portal.root in roots and portal.address in addresses
+
+
+def _protocols(aim: Aim, survey: Survey, here: bool) -> list[str]:  # noqa: FBT001  a fact
     """The protocols for which rules know the address or node port."""
     return [
         protocol
         for protocol in PROTOCOLS
         if any(
-            _meets(portal, aim, protocol) and portal.target != "ACCEPT" for portal in survey.portals
+            _meets(portal, aim, protocol, here) and portal.target != "ACCEPT"
+            for portal in survey.portals
         )
     ]
 

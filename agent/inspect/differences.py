@@ -210,6 +210,9 @@ class _Differences:
                 text = f"chain {change.chain} belongs to no Service"
                 first = change.removed[0] if change.removed else None
                 yield self._finding(Wrong.RULE_UNEXPECTED, change, text, first)
+            elif change.chain == names.KUBELET_FIREWALL:
+                # The kubelet's chain, and other rules in it are the kubelet's.
+                yield from self._rules_of(change, (), change.added, moved=False)
             else:
                 yield from self._rules_of(change, change.removed, change.added)
 

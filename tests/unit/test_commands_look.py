@@ -182,7 +182,7 @@ def test_manifests_are_compared_with(tmp_path: Path, dump: str) -> None:
     found = json.loads(result.output)
 
     assert result.exit_code == 1
-    assert found["compared"] == "manifests"
+    assert found["compared"] == "the manifests"
     services = {one["service"] for one in found["findings"] if one["kind"] == "service-unexpected"}
     assert services == {"shop/api:http", "shop/dns:dns", "shop/empty:http", "shop/sticky:http"}
 
@@ -306,7 +306,53 @@ def test_a_target_that_only_the_manifests_know_says_so(tmp_path: Path) -> None:
     result = onenth("explain", "shop/web", "--from-file", "-", *flags, stdin=without)
 
     assert result.exit_code == 1
-    assert "manifests has it, and it should have rules here" in result.output
+    said = " ".join(result.output.split())
+    assert "According to the manifests, shop/web:http should have rules for it in IPv4" in said
+    assert "IPv6" not in said
+
+
+@pytest.mark.parametrize("target", ["10.96.0.99:80", "[fd00::1]:80", "30099", "10.96.0.1:81"])
+def test_an_address_that_no_rule_knows_ends_with_status_1(dump: str, target: str) -> None:
+    """Its packets are walked all the same."""
+    result = onenth("explain", target, "--from-file", dump)
+
+    assert result.exit_code == 1
+    assert "1  passes to where it is addressed" in result.output
+    assert "No rule of a Service is for" in result.output
+
+
+def test_an_address_that_only_the_manifests_know_says_so(tmp_path: Path) -> None:
+    """By its cluster IP and by its node port; one that nobody has is told apart."""
+    flags = agent_flags(manifests(tmp_path / "m"))
+    without = saved(rules_for(sample_store("web")))
+
+    for target in ("10.96.0.1:80", "30080"):
+        result = onenth("explain", target, "--from-file", "-", *flags, stdin=without)
+        said = " ".join(result.output.split())
+        assert result.exit_code == 1
+        assert "According to the manifests, shop/web:http should have rules" in said
+    result = onenth("explain", "10.96.0.1:81", "--from-file", "-", *flags, stdin=without)
+    assert "According to the manifests, no Service has it" in result.output
+
+
+def test_a_node_port_on_an_address_of_the_node(dump: str) -> None:
+    """A file does not tell which addresses are the node's; said, the Service is found."""
+    target = ("explain", "192.0.2.10:30080", "--from-file", dump)
+    unsaid, told = onenth(*target), onenth(*target, "--node-address", "192.0.2.10")
+
+    assert unsaid.exit_code == 1
+    assert "say --node-address 192.0.2.10" in " ".join(unsaid.output.split())
+    assert told.exit_code == 0
+    assert "shop/web:http = 192.0.2.10:30080/tcp" in told.output
+
+
+def test_a_port_that_a_service_does_not_have_is_told(tmp_path: Path, dump: str) -> None:
+    """With those that it has."""
+    flags = agent_flags(manifests(tmp_path / "m"))
+    result = onenth("explain", "shop/web:https", "--from-file", dump, *flags)
+
+    assert result.exit_code == 1
+    assert "it has no port https; its ports: http" in result.output
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,90 @@
+"""What can be said of a target that no rule of a Service is for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from agent.inspect.aim import node_port_of
+from agent.inspect.reasons import reasons
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from agent.commands.expected import Expected
+    from agent.commands.sources import Held
+    from agent.inspect.aim import Aim, Goal
+    from agent.state.store import Record
+    from agent.state.values import ServicePort
+
+
+def of_address(aim: Aim, goal: Goal, held: Held, expected: Expected | None) -> Iterator[str]:
+    """Sentences about an address or a node port.
+
+    Args:
+        aim: what was asked for.
+        goal: where the packet was sent to.
+        held: the family's tables.
+        expected: what they should hold, None if that is not known.
+    """
+    yield f"No rule of a Service is for {goal.label}"
+    service = node_port_of(aim, held.survey) if aim.address else ""
+    if service:
+        here = f"if {aim.address} is the node's, say --node-address {aim.address}"
+        not_here = f"{aim.address} is no address of this node"
+        yield f"{aim.port} is a node port of {service}; {here if held.path else not_here}"
+    if expected is None:
+        return
+    for record, port in _ports(expected):
+        if _is_for(port, goal):
+            yield from _should_be_there(record, port, expected)
+            return
+    yield f"According to {expected.source}, no Service has it"
+
+
+def of_service(aim: Aim, families: Iterable[Expected]) -> Iterator[str]:
+    """Sentences about a Service, each once.
+
+    Args:
+        aim: what was asked for.
+        families: what they should hold.
+    """
+    others: set[str] = set()
+    source = ""
+    for expected in families:
+        source = expected.source
+        mine = [(r, port) for r, port in _ports(expected) if str(r.key) == aim.service]
+        others |= {port.port_name or "(no name)" for _, port in mine}
+        meant = [one for one in mine if aim.port_name in {"", one[1].port_name}]
+        if meant:
+            yield from _should_be_there(*meant[0], expected)
+            return
+    if others:
+        ports = ", ".join(sorted(others))
+        yield f"According to {source}, it has no port {aim.port_name}; its ports: {ports}"
+    elif source:
+        text = "there is no such Service, or none that a proxy serves (headless, ExternalName)"
+        yield f"According to {source}, {text}"
+
+
+def _ports(expected: Expected) -> Iterator[tuple[Record, ServicePort]]:
+    family = expected.rules.node.family
+    return ((record, port) for record in expected.store for port in record.service_ports(family))
+
+
+def _is_for(port: ServicePort, goal: Goal) -> bool:
+    if port.protocol != goal.protocol:
+        return False
+    if not goal.address:
+        return port.node_port == goal.port
+    addresses = (port.cluster_ip, *port.external_ips, *port.load_balancer_ips)
+    return port.port == goal.port and goal.address in addresses
+
+
+def _should_be_there(record: Record, port: ServicePort, expected: Expected) -> Iterator[str]:
+    family = expected.rules.node.family.value
+    yield (
+        f"According to {expected.source}, {port.name} should have rules for it in {family}:"
+        " onenth verify tells what is missing"
+    )
+    for reason in reasons(record, port, expected.rules.node):
+        yield f"It has no endpoint, because: {reason}"
