@@ -12,7 +12,9 @@ A chain is compared by meaning (``agent.rules.parse``), which takes its text, an
 come by. So the digest of a chain that was found right is kept, where the backend gives one, and
 an equal digest is enough later. Digests are also learned while nobody else has changed
 anything, when what is there is what was written. Until all have come by once (``learning``) it is
-best to look often: as soon as somebody changes a rule, what is not known has to be read.
+best to look often: as soon as somebody changes a rule, what is not known has to be read. In a
+large cluster that is its whole table, which costs as much as twenty rounds. So what is not known
+waits for a few rounds, until the read is for many; what is known and differs is read at once.
 """
 
 from __future__ import annotations
@@ -34,10 +36,13 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
 
     from agent.rules.dispatch import ChainId
+    from agent.rules.ruleset import ServiceChains
     from agent.sync.apply import Syncer
 
 #: Up to so many chains are read one by one, above it their whole table.
 _ONE_BY_ONE = 30
+#: With more chains than this, what takes a read of the whole table waits for so many rounds.
+_LARGE, _PATIENCE = 10_000, 3
 #: In place of the digest of a chain that has no rules.
 _EMPTY = bytes(16)
 Rules = tuple[str, ...]
@@ -82,6 +87,19 @@ def take_turns(keys: Iterable[Key]) -> list[Key]:
     return [key for turn in rounds for key in turn if key is not None]
 
 
+def _unit(key: Key, token: ServiceChains) -> _Unit:
+    return _Unit(key, token, {("nat", chain): rules for chain, rules in own_chains(token).items()})
+
+
+def _digest_of(parts: Iterable[bytes]) -> bytes:
+    return hashlib.blake2b(b"".join(parts), digest_size=16).digest()
+
+
+def _is_flushed(unit: _Unit, digest: bytes) -> bool:
+    """Whether no chain has a rule, or is there, though there should be some."""
+    return any(unit.chains.values()) and digest == _digest_of([_EMPTY] * len(unit.chains))
+
+
 class Audit:
     """Compares the kernel with what it accepted, a part at a time.
 
@@ -96,6 +114,9 @@ class Audit:
         self._known: dict[Key | ChainId, tuple[object, bytes]] = {}
         self.learning = True
         self._seen = False
+        self._waiting: dict[Key | ChainId, None] = {}  # what came by and has not been read
+        self._waited = 0  # for so many rounds
+        self._patience = 0
 
     def run(self) -> list[Difference]:
         """One round; the differences found.
@@ -110,10 +131,16 @@ class Audit:
         if untouched:
             self._learn_from_ours(units)
             return []
+        due = self._waited >= self._patience
+        if due:
+            units = self._with_waiting(units)
         found = [
             Difference(*chain, what, unit.name if isinstance(unit.name, Key) else None)
-            for unit, chain, what in self._compare(units)
+            for unit, chain, what in self._compare(units, may_wait=not due)
         ]
+        if due:
+            self._waiting.clear()
+        self._waited = self._waited + 1 if self._waiting else 0
         return [*found, *self._canaries_and_jumps(), *(self._strays() if whole else [])]
 
     # What to look at ---------------------------------------------------------------------
@@ -124,17 +151,24 @@ class Audit:
         units = [_Unit(chain, rules, {chain: rules}) for chain, rules in accepted.shared.items()]
         total = sum(len(p.chains) for ports in accepted.services.values() for p in ports.values())
         left = sample_size(total)
+        self._patience = _PATIENCE if total > _LARGE else 0
         whole = not accepted.services
         for key in self._next_services():
             if left <= 0:
                 break
-            token = accepted.services[key]
-            chains = {("nat", chain): rules for chain, rules in own_chains(token).items()}
-            left -= len(chains)
-            units.append(_Unit(key, token, chains))
+            unit = _unit(key, accepted.services[key])
+            left -= len(unit.chains)
+            units.append(unit)
             del self._lap[-1]
             whole |= not self._lap
         return units, whole
+
+    def _with_waiting(self, units: list[_Unit]) -> list[_Unit]:
+        """A sample, and what waits of those before it; shared chains are in each."""
+        services = self._syncer.planner.accepted.services
+        missing = self._waiting.keys() - {unit.name for unit in units}
+        late = [key for key in self._waiting if key in missing and isinstance(key, Key)]
+        return units + [_unit(key, services[key]) for key in late if key in services]
 
     def _next_services(self) -> Iterator[Key]:
         """Each Service once, from the one that is next; the last of a lap is followed by all.
@@ -161,7 +195,7 @@ class Audit:
 
     # Comparing ---------------------------------------------------------------------------
 
-    def _compare(self, units: list[_Unit]) -> list[tuple[_Unit, ChainId, str]]:
+    def _compare(self, units: list[_Unit], *, may_wait: bool) -> list[tuple[_Unit, ChainId, str]]:
         """What is wrong with which chain: by digest where it is known, else by text."""
         digests = self._digests(units)
         doubtful = [
@@ -170,6 +204,8 @@ class Audit:
             if self._known_digest(unit) is None
             or self._known_digest(unit) != digests.get(unit.name)
         ]
+        if digests and may_wait:
+            doubtful = self._put_off(doubtful, digests)
         wrong = self._by_text({chain: rules for u in doubtful for chain, rules in u.chains.items()})
         right = [unit for unit in doubtful if wrong.keys().isdisjoint(unit.chains)]
         again = self._digests(right) if digests else {}
@@ -178,6 +214,18 @@ class Audit:
             if unit.name in again and again[unit.name] == digests.get(unit.name):
                 self._known[unit.name] = (unit.token, again[unit.name])
         return [(u, chain, wrong[chain]) for u in doubtful for chain in u.chains if chain in wrong]
+
+    def _put_off(self, doubtful: list[_Unit], digests: dict[Key | ChainId, bytes]) -> list[_Unit]:
+        """Let wait what is only not known, if it is much; returns what is left to be read."""
+        unknown = {
+            unit.name
+            for unit in doubtful
+            if self._known_digest(unit) is None and not _is_flushed(unit, digests[unit.name])
+        }
+        if sum(len(unit.chains) for unit in doubtful if unit.name in unknown) <= _ONE_BY_ONE:
+            return doubtful
+        self._waiting.update(dict.fromkeys(unknown))
+        return [unit for unit in doubtful if unit.name not in unknown]
 
     def _known_digest(self, unit: _Unit) -> bytes | None:
         token, digest = self._known.get(unit.name, (None, None))
@@ -202,9 +250,7 @@ class Audit:
                 return {}
             parts.update({(table, chain): digest for chain, digest in digests.items()})
         return {
-            unit.name: hashlib.blake2b(
-                b"".join(parts.get(chain, _EMPTY) for chain in unit.chains), digest_size=16
-            ).digest()
+            unit.name: _digest_of(parts.get(chain, _EMPTY) for chain in unit.chains)
             for unit in units
         }
 

@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+from unittest import mock
+
 import pytest
 
 from agent.rules.ruleset import RuleSet
 from agent.state.store import Store
 from agent.state.values import Family, NodeView
+from agent.sync import audit
 from agent.sync.apply import Syncer, SyncSettings
 from agent.sync.audit import Audit
 from agent.sync.pace import Pace, PaceSettings
 from tests.fakes.cluster import NODE, endpoint_slice, service
 from tests.fakes.kernel import FakeKernel
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: Texts that each round reads: built-in chains and canaries.
+FIXED = 9
 
 
 class Counted(FakeKernel):
@@ -121,3 +131,64 @@ def test_looks_to_learn_by_come_sooner(learn: float | None, expected: float) -> 
     pace.hurry()
 
     assert pace.check_at() == expected
+
+
+# What is not known, in a large cluster ---------------------------------------------------------
+
+
+@pytest.fixture
+def large() -> Iterator[World]:
+    """A world that counts as large: three rounds are a lap, and somebody else changes rules."""
+    with mock.patch.object(audit, "_LARGE", 1000):
+        world = World()
+        world.others()
+        yield world
+
+
+def test_what_is_not_known_waits_for_three_rounds(large: World) -> None:
+    """Then one text of nat, and filter's five chains, are enough for all that came by."""
+    assert [large.read() - FIXED for _ in range(8)] == [0, 0, 0, 6, 0, 0, 0, 0]
+
+
+def test_services_that_change_wait_too(large: World) -> None:
+    """Forty that change before each round make a text of the table every fourth round."""
+    for _ in range(4):
+        large.read()
+    read = []
+    for turn in range(8):
+        for number in range(40):
+            ip = f"10.0.1.{turn + 1}"
+            large.store.put_slice(endpoint_slice(ip, service=f"s{number * 15:04}"))
+        large.syncer.sync(large.store)
+        read.append(large.read() - FIXED)
+
+    assert read == [0, 0, 0, 1, 0, 0, 0, 1]
+
+
+def test_what_waits_is_compared_in_the_end(large: World) -> None:
+    """A rule that others added to a chain which is not known is found in the fourth round."""
+    chain = next(c for c in large.kernel.texts("nat") if c.startswith("KUBE-SEP-"))
+    large.kernel.tamper("nat", f"-A {chain} -j ACCEPT")
+    found = [large.audit.run() for _ in range(4)]
+
+    assert found[:3] == [[], [], []]
+    assert [(one.chain, one.what) for one in found[3]] == [(chain, "changed")]
+
+
+def test_what_is_known_and_differs_does_not_wait() -> None:
+    """It is read at once, whatever else waits."""
+    with mock.patch.object(audit, "_LARGE", 1000):
+        world = World()
+        percent(world)
+        chain = next(c for c in world.kernel.texts("nat") if c.startswith("KUBE-SEP-"))
+        world.kernel.tamper("nat", f"-A {chain} -j ACCEPT")
+        found = [one.chain for _ in range(3) for one in world.audit.run()]
+
+    assert found == [chain]
+
+
+def test_a_flushed_table_does_not_wait(large: World) -> None:
+    """Chains without a rule are no matter of digests, known or not."""
+    large.kernel.flush("nat")
+
+    assert len(large.audit.run()) > 490  # 41 percent of 1,200, and what is shared
