@@ -13,8 +13,11 @@ import contextlib
 import os
 import queue
 import random
+import signal
 import time
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from agent import __version__, host, logs, rights
 from agent.cluster.feed import SourceFailed
@@ -22,6 +25,7 @@ from agent.cluster.origin import OriginError, find_origin
 from agent.cluster.reflector import WatchSettings
 from agent.config.load import describe
 from agent.config.node import address_policy, node_settings
+from agent.config.watch import ConfigChanged, ConfigWatch
 from agent.kernel import facts as kernel_facts
 from agent.kernel.addresses import AddressWatcher
 from agent.kernel.detect import Backend
@@ -50,14 +54,14 @@ from agent.state.healthports import HealthPorts
 from agent.state.node import NodeInfo, NodeSettings, node_view
 from agent.state.store import Store
 from agent.state.triggers import TriggerTimes
-from agent.stopping import Interruptible, Stop, StoppedError
+from agent.stopping import Ask, Interruptible, Stop, StoppedError
 from agent.sync.apply import Syncer, SyncSettings
 from agent.sync.audit import Audit
 from agent.sync.controller import Controller, FactsChanged, SourceEndedError, Track
 from agent.sync.pace import Pace, PaceSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterator
+    from collections.abc import Callable, Container, Iterator
 
     from agent.cluster.feed import Event
     from agent.cluster.origin import Origin
@@ -65,7 +69,7 @@ if TYPE_CHECKING:
     from agent.config.model import Config
     from agent.state.values import Family
 
-    Events = queue.SimpleQueue[Event | FactsChanged | Stop]
+    Events = queue.SimpleQueue[Event | FactsChanged | Stop | ConfigChanged | Ask]
 
 #: Services in one transaction of a backend whose time grows faster than the transaction: on an
 #: empty node, and over rules in use.
@@ -108,8 +112,16 @@ class Start:
         return problems
 
 
-def run(loaded: Loaded, start: Start) -> int:
-    """Run until a signal or a failure; returns the exit code.
+def run(loaded: Loaded, start: Start, reread: Callable[[], Loaded]) -> int:
+    """Run until a signal, other settings in the configuration file, or a failure.
+
+    Args:
+        loaded: the configuration.
+        start: what was settled with it.
+        reread: reads the configuration again.
+
+    Returns:
+        The exit code.
 
     Raises:
         HostError: a tool, a privilege or a working family is missing (exit code 3).
@@ -118,7 +130,8 @@ def run(loaded: Loaded, start: Start) -> int:
     config = loaded.config
     events: Events = queue.SimpleQueue()
     stop = Stop()
-    stop.catch(events.put)
+    asked: dict[signal.Signals, object] = {signal.SIGUSR1: Ask.STATUS}
+    stop.catch(events.put, asked | ({signal.SIGHUP: Ask.CONFIG} if loaded.file else {}))
     logs.setup(config.logging.format, config.logging.verbosity)
     log = logs.get()
     log.info("starting", version=__version__, node=config.hostname_override, pid=os.getpid())
@@ -128,7 +141,7 @@ def run(loaded: Loaded, start: Start) -> int:
         log.warning("setting is ignored", remark=remark)
     if start.origin is None:
         raise RuntimeError("a configuration without an origin has problems")
-    agent = _Agent(config, start.origin, events, stop)
+    agent = _Agent(loaded, start.origin, reread, events, stop)
     try:
         return agent.run()
     except BindError as error:
@@ -141,8 +154,15 @@ def run(loaded: Loaded, start: Start) -> int:
 class _Agent:
     """The parts, made in order and taken down in reverse."""
 
-    def __init__(self, config: Config, origin: Origin, events: Events, stop: Stop) -> None:
-        self._config = config
+    def __init__(
+        self,
+        loaded: Loaded,
+        origin: Origin,
+        reread: Callable[[], Loaded],
+        events: Events,
+        stop: Stop,
+    ) -> None:
+        self._config = config = loaded.config
         self._origin = origin
         self._log = logs.get()
         self._queue = events
@@ -154,7 +174,9 @@ class _Agent:
         self._capabilities = host.probe(config, self._runner)
         families = host.families(config, self._capabilities)
         self._facts = host.prepare(config, self._settings, self._capabilities)
-        self._rights = rights.give_up(config, self._capabilities.backend)
+        self._rights = rights.give_up(loaded, self._capabilities.backend)
+        self._config_watch = ConfigWatch(loaded, reread, events.put, self._died)
+        self._changed: ConfigChanged | None = None
         self._metrics = self._make_metrics(families)
         self._health = HealthState(config.iptables.sync_period * _LATE, families)
         self._ports = HealthCheckPorts(
@@ -256,6 +278,12 @@ class _Agent:
         except SourceEndedError as error:
             self._log.error("the source of objects failed", error=str(error), refused=error.refused)
             return 4 if error.refused else 1
+        if self._changed is not None:
+            self._log.warning(
+                "the configuration file has changed; ending, to be started again with it",
+                settings=list(self._changed.keys),
+            )
+            return 1
         name = self._stop.signal.name if self._stop.signal is not None else ""
         self._log.info("stopped; the rules stay", signal=name)
         return 0
@@ -274,6 +302,8 @@ class _Agent:
         watcher = AddressWatcher(lambda _: self._queue.put(FactsChanged()), self._died)
         watcher.start()
         self._cleanups.callback(watcher.stop)
+        self._config_watch.start()
+        self._cleanups.callback(self._config_watch.stop)
         self._recorder.start()
         self._cleanups.callback(self._recorder.stop)
         self._source.start(self._queue.put)
@@ -314,9 +344,19 @@ class _Agent:
             # Bounded, so that a flood of events cannot put off the sync that they ask for.
             for count in range(_MAX_EVENTS):
                 event = self._queue.get_nowait() if count else self._queue.get(timeout=timeout)
-                if isinstance(event, Stop):
-                    return False
-                self._controller.handle(event)
+                match event:
+                    case Stop():
+                        return False
+                    case ConfigChanged():
+                        self._changed = event
+                        return False
+                    case Ask.CONFIG:
+                        self._config_watch.look()
+                    case Ask.STATUS:
+                        status = msgspec.to_builtins(self._status.snapshot())
+                        self._log.info("status", status=status)
+                    case _:
+                        self._controller.handle(event)
         return True
 
     # What threads report -----------------------------------------------------------------

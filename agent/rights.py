@@ -16,21 +16,23 @@ from agent.kernel.privileges import Capability
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from agent.config.load import Loaded
     from agent.config.model import Config
 
 _FIRST_FREE_PORT = 1024
 
 
-def give_up(config: Config, backend: Backend) -> str:
+def give_up(loaded: Loaded, backend: Backend) -> str:
     """Give up what is not needed from here on, unless told not to; returns what is left, as text.
 
     Call it in the main thread before any other is started.
     """
     log = logs.get()
+    config = loaded.config
     refused: list[str] = []
     if config.drop_capabilities:
         keep = _needed(config, backend)
-        if out_of_reach := privileges.unreadable(_files(config), keep):
+        if out_of_reach := privileges.unreadable(_files(loaded), keep):
             keep |= {Capability.DAC_READ_SEARCH}
             log.warning(
                 "files that only CAP_DAC_READ_SEARCH lets this process read: it is kept",
@@ -63,9 +65,10 @@ def _needed(config: Config, backend: Backend) -> set[int]:
     return keep
 
 
-def _files(config: Config) -> list[Path]:
+def _files(loaded: Loaded) -> list[Path]:
     """What the agent was told to read, and reads again while it runs; and its own code."""
-    told = (config.client_connection.kubeconfig, *config.manifests)
+    config = loaded.config
+    told = (loaded.file, config.client_connection.kubeconfig, *config.manifests)
     files = [path for name in told if name for path in _with_entries(Path(name))]
     return [*files, Path(__file__), *(Path(entry) for entry in sys.path if entry)]
 

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import enum
 import os
 import signal
 import threading
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from agent.kernel.privileges import reduce
 from agent.sync.port import Wrapped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from agent.sync.port import Kernel
 
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+
+
+class Ask(enum.Enum):
+    """What signals ask for that do not end the agent."""
+
+    CONFIG = "look at the configuration file"
+    STATUS = "log the status"
 
 
 class Stop:
@@ -32,23 +41,35 @@ class Stop:
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
 
-    def catch(self, put: Callable[[Stop], None]) -> None:
-        """Catch the signals from now on, in the main thread; ``put`` is called from another."""
+    def catch(
+        self,
+        put: Callable[[Any], None],
+        others: Mapping[signal.Signals, object] = MappingProxyType({}),
+    ) -> None:
+        """Catch the signals from now on, in the main thread; ``put`` is called from another.
+
+        ``others`` are signals that end nothing, with what is put when they come.
+        """
         reading, writing = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(writing, False)  # a full pipe has told enough
         signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
         thread = threading.Thread(
-            target=self._read, args=(reading, put), name="signals", daemon=True
+            target=self._read, args=(reading, put, others), name="signals", daemon=True
         )
         thread.start()
-        for number in SIGNALS:
+        for number in SIGNALS.union(others):
             signal.signal(number, lambda _number, _frame: None)
 
-    def _read(self, pipe: int, put: Callable[[Stop], None]) -> None:
+    def _read(
+        self, pipe: int, put: Callable[[Any], None], others: Mapping[signal.Signals, object]
+    ) -> None:
         reduce(())  # this thread is there before the others give up rights, and needs none
         while received := os.read(pipe, 1):
-            if received[0] in SIGNALS:
-                self.signal = signal.Signals(received[0])
+            number = signal.Signals(received[0])
+            if number in others:
+                put(others[number])
+            elif number in SIGNALS:
+                self.signal = number
                 put(self)
 
 

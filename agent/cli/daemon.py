@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -13,23 +14,34 @@ from agent.config.options import click_options
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from agent.config.load import Loaded
+
 
 @click.command(context_settings=CONTEXT)
 @click_options()
 def run(config: Path | None, **flags: Any) -> None:
     """Run the agent.
 
+    SIGTERM and SIGINT end it; the rules stay. When the file of --config changes, or at once at
+    SIGHUP, it ends with status 1, to be started again with what the file says now; a file that
+    cannot be used is told and ends nothing. SIGUSR1 logs its status.
+
     \b
     Example: onenth run --kubeconfig /etc/kubernetes/admin.conf --node-name node-1
     Example: onenth run --manifests ./manifests --node-name node-1
     """
     from agent import daemon
+    from agent.config.load import load
     from agent.kernel.errors import HostError, KernelError
 
     start = daemon.Start()
     loaded = load_config(config, flags, start.problems)
+
+    def reread() -> Loaded:
+        return load(flags, os.environ, config, daemon.Start().problems)
+
     try:
-        code = daemon.run(loaded, start)
+        code = daemon.run(loaded, start, reread)
     except HostError as error:
         raise Failure(str(error), HOST) from error
     except KernelError as error:
