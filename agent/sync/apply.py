@@ -9,7 +9,8 @@ than reading, the nat table is read first, and chains of it that are right are n
 When the kernel refuses a *line* in a full sync, the rest must go in without it. The guilty
 Service is the one that the line is for, if the tool named one. If it only said that the commit
 failed, the Services' own chains are written in batches, a refused batch is halved until one
-Service is left, and rules in shared chains are tried in a chain that no packet visits. In a
+Service is left (``agent.sync.culprits``), and rules in shared chains are tried in a chain that no
+packet visits. In a
 partial sync a refusal blames nobody: the kernel may lack a chain that somebody else deleted.
 """
 
@@ -23,13 +24,14 @@ from agent.cluster.objects import Key
 from agent.rules import names
 from agent.rules.dispatch import ChainId
 from agent.rules.parse import ParseError, canonical, parse_save, understood
+from agent.sync.culprits import culprits, refused_rules
 from agent.sync.plan import KernelView, Planner, Switch
 from agent.sync.port import ReadError, Refusal, RestoreError
 from agent.sync.setaside import Quarantine, SetAside
 from agent.sync.transaction import Block, Transaction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from agent.rules.ruleset import RuleSet
     from agent.rules.static import BaseJump
@@ -39,8 +41,9 @@ if TYPE_CHECKING:
 
 #: Rules of branches that go into one transaction before the switch.
 _BRANCH_RULES = 500
-#: A chain that no packet visits, for asking the kernel about rules.
-PROBE_CHAIN = "KUBE-PROXY-PROBE"
+#: Chains in one transaction on nft, however few Services they are of: 5,000 take it a second, and
+#: its time grows with their square at least.
+MOST_CHAINS = 5_000
 
 
 class Follower(Protocol):
@@ -262,8 +265,7 @@ class Syncer:
     # Writing -----------------------------------------------------------------------------
 
     def _apply(self, services: Sequence[Key], view: KernelView | None, outcome: Outcome) -> None:
-        batch = self.settings.batch
-        if batch is None or len(services) <= batch:
+        if len(list(self._batches(services, self.settings.batch))) <= 1:
             try:
                 self._apply_at_once(services, view, outcome)
             except RestoreError as error:
@@ -299,14 +301,13 @@ class Syncer:
     ) -> None:
         """Own chains in batches, then the shared chains."""
         live = view is None or bool(view.chains)
-        batch = (live and self.settings.batch_over) or self.settings.batch
-        size = batch or len(services) or 1
+        size = (live and self.settings.batch_over) or self.settings.batch
         writing = services
         if view is not None:
             self._restore(self.planner.foundation(), outcome)
             writing = self.planner.wrong(services, view)
-        for start in range(0, len(writing), size):
-            self._write_own(writing[start : start + size], view, outcome)
+        for some in self._batches(writing, size):
+            self._write_own(some, view, outcome)
         if view is not None:
             view = self._write_branches(view, outcome)
         while True:
@@ -324,25 +325,54 @@ class Syncer:
                 self._commit(services, switch, self.planner.left(services), view)
                 return
 
+    def _batches(self, services: Sequence[Key], size: int | None) -> Iterator[list[Key]]:
+        """Services whose own chains go into one transaction: fewer of giants; None for all."""
+        batch: list[Key] = []
+        chains = 0
+        for key in services:
+            weight = sum(len(one.chains) for one in self.rules.services.get(key, {}).values())
+            if batch and size and (len(batch) == size or chains + weight > MOST_CHAINS):
+                yield batch
+                batch, chains = [], 0
+            batch.append(key)
+            chains += weight
+        if batch:
+            yield batch
+
     def _write_own(
         self, services: Sequence[Key], view: KernelView | None, outcome: Outcome
     ) -> None:
-        """Write the own chains of some Services, halving what the kernel refuses."""
-        own = self.planner.own(services, view=view)
-        transaction = Transaction([own] if own else [])
-        try:
-            self._restore(transaction, outcome)
-        except RestoreError as error:
-            if error.refusal is not Refusal.INPUT or view is None:
-                raise
-            if self._blame(transaction, error, outcome):
-                self._write_own(services, view, outcome)
-            elif len(services) == 1:
-                self._set_aside(services[0], error, outcome)
+        """Write the own chains of some Services; those that the kernel refuses are set aside."""
+        refused: dict[Key, RestoreError] = {}
+
+        def accepts(keys: Sequence[Key]) -> bool:
+            # What was accepted before is in the kernel.
+            error = self._refusal_of(keys, view, outcome)
+            if error is not None:
+                refused.update(dict.fromkeys(keys, error))
+            return error is None
+
+        if not accepts(services):
+            for key in culprits(services, accepts):
+                if key not in self.rules.set_aside:
+                    self._set_aside(key, refused[key], outcome)
+
+    def _refusal_of(
+        self, services: Sequence[Key], view: KernelView | None, outcome: Outcome
+    ) -> RestoreError | None:
+        """Try to write some Services' own chains; without those that a refusal names by line."""
+        while True:
+            own = self.planner.own(services, view=view)
+            transaction = Transaction([own] if own else [])
+            try:
+                self._restore(transaction, outcome)
+            except RestoreError as error:
+                if error.refusal is not Refusal.INPUT or view is None:
+                    raise
+                if not self._blame(transaction, error, outcome):
+                    return error
             else:
-                half = len(services) // 2
-                self._write_own(services[:half], view, outcome)
-                self._write_own(services[half:], view, outcome)
+                return None
 
     def _write_branches(self, view: KernelView, outcome: Outcome) -> KernelView:
         """Write branches that nothing jumps to yet; returns the view with them."""
@@ -376,35 +406,14 @@ class Syncer:
             by_service: dict[Key, list[str]] = {}
             for line in block.lines:
                 if line.service is not None:
-                    by_service.setdefault(line.service, []).append(line.text)
-            for key in self._refused(block.table, by_service, list(by_service), outcome):
+                    rule = line.text.split(" ", 2)[2]
+                    by_service.setdefault(line.service, []).append(rule)
+            for key in refused_rules(
+                block.table, by_service, lambda one: self._restore(one, outcome)
+            ):
                 self._set_aside(key, error, outcome)
                 found = True
         return found
-
-    def _refused(
-        self, table: str, lines: dict[Key, list[str]], keys: Sequence[Key], outcome: Outcome
-    ) -> list[Key]:
-        if not keys:
-            return []
-        probe = Block(table)
-        rules = [text.split(" ", 2)[2] for key in keys for text in lines[key]]
-        probe.write(PROBE_CHAIN, rules)
-        try:
-            self._restore(Transaction([probe]), outcome)
-        except RestoreError as error:
-            if error.refusal is not Refusal.INPUT:
-                raise
-            if len(keys) == 1:
-                return list(keys)
-            half = len(keys) // 2
-            return self._refused(table, lines, keys[:half], outcome) + self._refused(
-                table, lines, keys[half:], outcome
-            )
-        gone = Block(table)
-        gone.delete(PROBE_CHAIN)
-        self._restore(Transaction([gone]), outcome)
-        return []
 
     def _restore(self, transaction: Transaction, outcome: Outcome) -> None:
         if not transaction.blocks:

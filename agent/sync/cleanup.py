@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from agent.rules import names
 from agent.rules.parse import canonical, understood
 from agent.rules.static import BASE_CHAINS, CANARY_TABLES, JUMPS
-from agent.sync.apply import PROBE_CHAIN
+from agent.sync.culprits import PROBE_CHAIN
 from agent.sync.transaction import Block, Line, Transaction
 
 if TYPE_CHECKING:

@@ -10,8 +10,10 @@ from agent.rules.ruleset import RuleSet
 from agent.rules.static import JUMPS
 from agent.state.store import Store
 from agent.state.values import Family, NodeView
-from agent.sync.apply import PROBE_CHAIN, Outcome, Syncer, SyncSettings
+from agent.sync import apply
+from agent.sync.apply import Outcome, Syncer, SyncSettings
 from agent.sync.audit import Audit
+from agent.sync.culprits import PROBE_CHAIN
 from agent.sync.port import ReadError, Refusal, RestoreError, Wrapped
 from tests.fakes.cluster import NODE, endpoint_slice, key, service
 from tests.fakes.kernel import FakeKernel
@@ -251,6 +253,19 @@ def test_a_large_sync_is_written_in_parts() -> None:
     assert outcome.transactions == 5
     assert tables == [["*nat"]] * 4 + [["*mangle", "*filter", "*nat"]]
     assert "KUBE-SERVICES" not in "".join(world.kernel.inputs[:4])
+    assert world.as_one()
+
+
+def test_giants_fill_transactions_by_themselves() -> None:
+    """Not only Services are counted, but their chains: here two of two chains each."""
+    with mock.patch.object(apply, "MOST_CHAINS", 4):
+        world = World(batch=100)
+        world.several(5)
+        outcome = world.sync()
+    chains = [text.count("\n:") for text in world.kernel.inputs[1:4]]
+
+    assert outcome.transactions == 5
+    assert chains == [4, 4, 2]
     assert world.as_one()
 
 
