@@ -184,7 +184,9 @@ class _Agent:
             lambda failure: self._reporter.port_failed(failure),  # noqa: PLW0108  made later
         )
         self._sweeper = FlowSweeper(SweepReports(self._metrics), self._died)
-        self._recorder = self._origin.recorder(self._settings.name, self._died)
+        self._recorder = self._origin.recorder(
+            self._settings.name, self._metrics.source, self._died
+        )
         patience = WatchSettings(read_timeout=config.api_read_timeout)
         self._source = self._origin.source(self._settings.name, self._metrics.source, patience)
         reasons = Reasons(families)

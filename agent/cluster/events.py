@@ -20,6 +20,7 @@ import msgspec
 
 from agent import logs
 from agent.cluster.objects import Key
+from agent.cluster.observe import NullObserver, RequestObserver
 from agent.cluster.transport import ApiError, Transport
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class EventRecorder:
         node_name: str,
         *,
         died: Callable[[BaseException], None],
+        observer: RequestObserver | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], dt.datetime] = lambda: dt.datetime.now(dt.UTC),
     ) -> None:
@@ -91,10 +93,11 @@ class EventRecorder:
             api_client: the process's client.
             node_name: the Node that Events are about.
             died: told of an error that ended the thread.
+            observer: is told of every request.
             clock: monotonic seconds.
             wall: the time now.
         """
-        self._transport = Transport(api_client, _TIMEOUT)
+        self._transport = Transport(api_client, _TIMEOUT, observer or NullObserver())
         self._node_name = node_name
         self._died = died
         self._clock = clock

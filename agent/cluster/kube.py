@@ -54,7 +54,8 @@ class KubeSource:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         settings = settings or WatchSettings()
-        self._transport = Transport(api_client, settings.connect_timeout)
+        observer = observer or NullObserver()
+        self._transport = Transport(api_client, settings.connect_timeout, observer)
         self._stop = threading.Event()
         self._downstream: Callable[[Event], None] | None = None
         self._threads: list[threading.Thread] = []
@@ -65,7 +66,7 @@ class KubeSource:
                 self._put,
                 self._stop,
                 settings=settings,
-                observer=observer or NullObserver(),
+                observer=observer,
                 rng=rng or random.Random(),  # noqa: S311 (jitter)
                 clock=clock,
             )

@@ -27,7 +27,14 @@ class WatchEnd(enum.Enum):
     GARBLED = "garbled"
 
 
-class SourceObserver(Protocol):
+class RequestObserver(Protocol):
+    """Who wants to know how requests to the API server go. Called from any thread."""
+
+    def requested(self, method: str, host: str, code: str, seconds: float) -> None:
+        """A request was answered, or failed (``<error>``), after so many seconds."""
+
+
+class SourceObserver(RequestObserver, Protocol):
     """Who wants to know how the lists and watches go. Called from the sources' threads."""
 
     def contact(self, kind: Kind) -> None:
@@ -51,6 +58,9 @@ class SourceObserver(Protocol):
 
 class NullObserver:
     """Does not want to know."""
+
+    def requested(self, method: str, host: str, code: str, seconds: float) -> None:
+        """Do nothing."""
 
     def contact(self, kind: Kind) -> None:
         """Do nothing."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from kubernetes.client import ApiClient
 
     from agent.cluster.feed import Source
-    from agent.cluster.observe import SourceObserver
+    from agent.cluster.observe import RequestObserver, SourceObserver
     from agent.cluster.reflector import WatchSettings
 
     Recording = EventRecorder | NoRecorder
@@ -32,7 +32,9 @@ class Origin(Protocol):
     def source(self, node_name: str, observer: SourceObserver, settings: WatchSettings) -> Source:
         """Make the source; it is not started."""
 
-    def recorder(self, node_name: str, died: Callable[[BaseException], None]) -> Recording:
+    def recorder(
+        self, node_name: str, observer: RequestObserver, died: Callable[[BaseException], None]
+    ) -> Recording:
         """Make what takes Events; it is not started."""
 
 
@@ -92,6 +94,7 @@ class _Files:
     def recorder(
         self,
         node_name: str,  # noqa: ARG002  there is nobody to tell
+        observer: RequestObserver,  # noqa: ARG002  likewise
         died: Callable[[BaseException], None],  # noqa: ARG002  likewise
     ) -> Recording:
         return NoRecorder()
@@ -106,5 +109,7 @@ class _Server:
 
         return KubeSource(self._client, node_name=node_name, observer=observer, settings=settings)
 
-    def recorder(self, node_name: str, died: Callable[[BaseException], None]) -> Recording:
-        return EventRecorder(self._client, node_name, died=died)
+    def recorder(
+        self, node_name: str, observer: RequestObserver, died: Callable[[BaseException], None]
+    ) -> Recording:
+        return EventRecorder(self._client, node_name, died=died, observer=observer)

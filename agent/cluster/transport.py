@@ -10,8 +10,10 @@ import contextlib
 import http.client
 import socket
 import threading
+import time
 import weakref
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from kubernetes.client import ApiClient
+
+    from agent.cluster.observe import RequestObserver
 
 #: Bytes of an error's body that are read, to find out what the server says.
 _ERROR_BYTES = 64 * 1024
@@ -110,10 +114,14 @@ class Transport:
     Args:
         client: the process's client; ``interrupt`` ends all of its connections.
         connect_timeout: seconds for a connection to be made.
+        observer: is told of every request.
     """
 
-    def __init__(self, client: ApiClient, connect_timeout: float) -> None:
+    def __init__(
+        self, client: ApiClient, connect_timeout: float, observer: RequestObserver
+    ) -> None:
         self._client = client
+        self._observer = observer
         self._connect_timeout = connect_timeout
         self._sockets = _Sockets(client.rest_client.pool_manager)
 
@@ -179,9 +187,16 @@ class Transport:
             body=body,
             auth_settings=["BearerToken"],
         )
-        with _typed_errors():
-            timeout = (self._connect_timeout, read_timeout)
-            return client.call_api(*request, _request_timeout=timeout).response
+        timeout = (self._connect_timeout, read_timeout)
+        started, code = time.monotonic(), "<error>"
+        try:
+            with _typed_errors():
+                response = client.call_api(*request, _request_timeout=timeout).response
+            code = str(response.status)
+        finally:
+            seconds = time.monotonic() - started
+            self._observer.requested(method, urlsplit(self.server).netloc, code, seconds)
+        return response
 
 
 class _Sockets:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from agent.cluster.feed import Event
     from agent.serve.collect import Registry
 
+#: As in the Kubernetes client of the components that have these metrics.
+_REQUEST_BUCKETS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 _LIST_BUCKETS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 
 
@@ -49,12 +51,31 @@ class SourceMetrics:
         self._events = registry.counter(
             "onenth_source_events_total", "What watches brought", "kind", "type"
         )
+        self._requests = registry.counter(
+            "rest_client_requests_total",
+            "Requests to the API server, by status code",
+            "code",
+            "method",
+            "host",
+        )
+        self._request_duration = registry.histogram(
+            "rest_client_request_duration_seconds",
+            "Time until the API server began to answer a request",
+            "verb",
+            "host",
+            buckets=_REQUEST_BUCKETS,
+        )
         for kind in Kind:
             for reason in WatchEnd:
                 self._watch_ends.labels(kind.value, reason.value)
             for result in ("complete", "failed"):
                 self._lists.labels(kind.value, result)
             self._watches.labels(kind.value)
+
+    def requested(self, method: str, host: str, code: str, seconds: float) -> None:
+        """See ``RequestObserver``."""
+        self._requests.labels(code, method, host).inc()
+        self._request_duration.labels(method, host).observe(seconds)
 
     def contact(self, kind: Kind) -> None:
         """See ``SourceObserver``."""

@@ -99,6 +99,11 @@ class Notes:
         self.started: list[Kind] = []
         self.ended: list[tuple[Kind, WatchEnd]] = []
         self.events: list[tuple[Kind, Event]] = []
+        self.requests: list[tuple[str, str, str]] = []
+
+    def requested(self, method: str, host: str, code: str, seconds: float) -> None:
+        assert seconds >= 0
+        self.requests.append((method, host, code))
 
     def contact(self, kind: Kind) -> None:
         self.contacts.append(kind)

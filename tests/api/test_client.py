@@ -13,6 +13,7 @@ from agent import __version__
 from agent.cluster.client import ClientConfigError, make_client
 from agent.cluster.kube import KubeSource
 from agent.cluster.objects import Kind
+from agent.cluster.observe import NullObserver
 from agent.cluster.transport import Transport, UnreachableError
 from tests.api.helpers import FAST, Sink
 from tests.fakes.apiserver import FakeAPIServer, write_kubeconfig
@@ -26,7 +27,7 @@ _NAME = "kubernetes.default.svc"
 
 
 def _get(client: Any, path: str = "/api/v1/services") -> bytes:
-    with Transport(client, 2.0).get(path, {}, 2.0) as response:
+    with Transport(client, 2.0, NullObserver()).get(path, {}, 2.0) as response:
         return response.body(1_000_000)
 
 

@@ -155,6 +155,20 @@ def test_bookmarks_keep_a_quiet_watch_alive(
     assert max(source_.seconds_since_contact().values()) < 0.4
 
 
+def test_requests_are_told(server: FakeAPIServer, source: Start, notes: Notes) -> None:
+    """Each request with its method, host and status; one that nobody answers as ``<error>``."""
+    server.fail(Fault(status=500), verb="list", plural="services")
+    _, sink = source()
+    _watching(server, sink)
+    host = server.url.removeprefix("http://")
+    server.stop()
+    sink.wait(lambda: ("GET", host, "<error>") in notes.requests)
+
+    assert set(notes.requests) == {("GET", host, code) for code in ("200", "500", "<error>")}
+    assert notes.requests.count(("GET", host, "500")) == 1
+    assert notes.requests.count(("GET", host, "200")) >= 6  # three lists and three watches
+
+
 def test_silence_shows(server: FakeAPIServer, source: Start) -> None:
     """The seconds since the last contact grow while nothing comes."""
     source_, sink = source()
