@@ -124,6 +124,7 @@ class Audit:
         Raises:
             ReadError: the kernel's rules could not be read.
         """
+        self._forget_changed()
         units, whole = self._sample()
         untouched = self._syncer.kernel.untouched()
         self._seen |= whole
@@ -142,6 +143,16 @@ class Audit:
             self._waiting.clear()
         self._waited = self._waited + 1 if self._waiting else 0
         return [*found, *self._canaries_and_jumps(), *(self._strays() if whole else [])]
+
+    def _forget_changed(self) -> None:
+        """Forget what Services looked like that are others now.
+
+        Their old chains would live until their turn comes; in a busy cluster that is all of them.
+        """
+        services = self._syncer.planner.accepted.services
+        for name, (token, _) in list(self._known.items()):
+            if isinstance(name, Key) and services.get(name) is not token:
+                del self._known[name]
 
     # What to look at ---------------------------------------------------------------------
 

@@ -204,7 +204,7 @@ class Soak:
         found = vitals.read(process.pid)
         self._places.append(place)
         self._readings.append(found)
-        if time.monotonic() - self._said >= 8:
+        if time.monotonic() - self._said >= 60:
             self._said = time.monotonic()
             say(
                 f"{place:8.3f}  threads {found.threads}  descriptors {found.descriptors}"

@@ -268,3 +268,21 @@ def test_an_agent_without_services_looks_at_what_is_shared(world: World) -> None
     assert world.audit.run() == []
     world.kernel.flush("filter")
     assert world.audit.run() != []
+
+
+def test_nothing_old_is_kept() -> None:
+    """The chains of Services that have changed are not remembered until their turn comes again."""
+    world = World("nft", services=300)
+    while world.audit.learning:
+        world.audit.run()
+    world.audit.run()
+    for number in range(300):
+        name = f"s{number:04}"
+        world.store.put_slice(endpoint_slice("10.0.0.2", service=name))
+    world.syncer.sync(world.store)
+    world.audit.run()
+
+    accepted = world.syncer.planner.accepted.services
+    known = {name: token for name, (token, _) in world.audit._known.items() if name in accepted}
+    assert known
+    assert [name for name, token in known.items() if token is not accepted[name]] == []
