@@ -19,6 +19,10 @@ _V6 = re.compile(r"[0-9A-Fa-f:.]{2,}")
 #: Zeros in front of another digit of the same part.
 _LEADING_ZEROS = re.compile(r"(?<![0-9A-Fa-f])0+(?=[0-9A-Fa-f])")
 _PREFIX = re.compile(r"0*([0-9]{1,3})")
+#: What the API server allows no endpoint to be: this host, or a link. Canonical text.
+_NO_ENDPOINT = re.compile(
+    r"127\.|169\.254\.|224\.0\.0\.|0\.0\.0\.0$|::1?$|fe[89ab][0-9a-f]:|ff[0-9a-f]2:"
+)
 #: Longer text is no address, whatever it says.
 _LONGEST = 256
 #: Bits in front of the IPv4 address in an IPv4-mapped IPv6 one.
@@ -75,6 +79,15 @@ def parse_cidr(text: str) -> tuple[Family, str] | None:
 def prefix_length(cidr: str) -> int:
     """Length of a canonical range's prefix."""
     return int(cidr.rpartition("/")[2])
+
+
+def can_be_endpoint(ip: str) -> bool:
+    """Whether a canonical address is one that a Service may lead to.
+
+    Loopback and link-local addresses mean something else on every node: what only listens for its
+    own host, or a cloud's metadata server, must not be reached through a Service.
+    """
+    return _NO_ENDPOINT.match(ip) is None
 
 
 def contains(cidr: str, ip: str) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from agent.cluster.objects import LABEL_SERVICE_NAME, Key, key_of
-from agent.state.addresses import parse_ip
+from agent.state.addresses import can_be_endpoint, parse_ip
 from agent.state.services import PROTOCOLS, Problem, is_label, is_port, problems_of
 from agent.state.values import Endpoint, Family
 
@@ -102,6 +102,9 @@ def _endpoints(
         if parsed is None or parsed[0] is not family:
             text = endpoint.addresses[0][:80]
             report(f"endpoint address {text!r} is not an {family.value} address")
+            continue
+        if not can_be_endpoint(parsed[1]):
+            report(f"endpoint address {parsed[1]} is a loopback or link-local one")
             continue
         entry = _entry(endpoint, parsed[1], port, node_name)
         if entry.ip not in found or not entry.terminating:

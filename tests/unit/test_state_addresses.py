@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.state.addresses import contains, parse_cidr, parse_ip, prefix_length
+from agent.state.addresses import can_be_endpoint, contains, parse_cidr, parse_ip, prefix_length
 from agent.state.values import Family
 
 if TYPE_CHECKING:
@@ -156,3 +156,19 @@ def test_no_text_is_an_error(text: str) -> None:
     for parsed in (parse_ip(text), parse_cidr(text)):
         if parsed is not None:
             assert set(parsed[1]) <= set("0123456789abcdef.:/")
+
+
+@pytest.mark.parametrize(
+    ("ip", "possible"),
+    [
+        ("10.0.0.1", True), ("127.0.0.1", False), ("127.9.9.9", False), ("12.7.0.0", True),
+        ("169.254.169.254", False), ("169.25.4.1", True), ("0.0.0.0", False), ("0.0.0.1", True),
+        ("224.0.0.1", False), ("224.0.1.1", True), ("10.0.0.0", True),
+        ("2001:db8::1", True), ("::", False), ("::1", False), ("::2", True), ("::10", True),
+        ("fe80::1", False), ("febf::1", False), ("fec0::1", True), ("fe8::1", True),
+        ("ff02::1", False), ("ff12::1", False), ("ff05::1", True), ("fd00::1", True),
+    ],
+)  # fmt: skip
+def test_addresses_that_mean_a_host_or_a_link(ip: str, *, possible: bool) -> None:
+    """127.0.0.0/8, ::1, 169.254.0.0/16, fe80::/10, link-local multicast and "any" lead nowhere."""
+    assert can_be_endpoint(ip) is possible

@@ -317,3 +317,17 @@ def test_counting_is_merging_without_the_endpoints(slices: list[EndpointSlice]) 
     """Each address is counted once, however often it stands there; the other family is not."""
     assert count(states(*slices), V4) == {port: len(e) for port, e in merged(*slices).items()}
     assert count(states(*slices), V6) == {}
+
+
+def test_an_endpoint_is_never_this_host_or_a_link() -> None:
+    """With route_localnet on, a Service to 127.0.0.1 would open what listens for its own host."""
+    bad = endpoint_slice("127.0.0.1", "10.0.0.1", "169.254.169.254", "0.0.0.0")
+    state, problems = slice_state(bad, "node-a")
+
+    assert state is not None
+    assert [one.ip for one in state.endpoints] == ["10.0.0.1"]
+    assert [problem.text for problem in problems] == [
+        "endpoint address 127.0.0.1 is a loopback or link-local one",
+        "endpoint address 169.254.169.254 is a loopback or link-local one",
+        "endpoint address 0.0.0.0 is a loopback or link-local one",
+    ]
