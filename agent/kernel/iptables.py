@@ -195,7 +195,12 @@ class Iptables:
         """
         finished = self._run("", *self._wait, "-t", table, "-S", chain)
         if finished.status == 0:
-            return [line for line in finished.out.splitlines() if line.startswith("-A ")]
+            head, *rules = finished.out.splitlines() or [""]
+            if head.split()[:2] not in (["-P", chain], ["-N", chain]):
+                raise ReadError(
+                    f"listing chain {chain} of table {table} printed no such chain: {head[:80]!r}"
+                )
+            return [line for line in rules if line.startswith("-A ")]
         if _NO_CHAIN in finished.err:
             return None
         # iptables-nft 1.8.9 says this both of a chain that only nft can list and of one that

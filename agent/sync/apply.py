@@ -44,6 +44,8 @@ _BRANCH_RULES = 500
 #: Chains in one transaction on nft, however few Services they are of: 5,000 take it a second, and
 #: its time grows with their square at least.
 MOST_CHAINS = 5_000
+#: Longest time (seconds) after which a stale chain that somebody jumps to is tried again.
+_LONGEST_STUCK = 3600.0
 
 
 class Follower(Protocol):
@@ -129,6 +131,7 @@ class Syncer:
         self._cleaned: float | None = None
         self._stuck: set[ChainId] = set()  # stale chains that could not be deleted
         self._stuck_since = 0.0
+        self._stuck_delay = settings.cleanup_period
 
     def sync(self, store: Store, *, full: bool = False) -> Outcome:
         """Bring the kernel up to date with the store.
@@ -173,6 +176,8 @@ class Syncer:
         waiting = self.planner.accepted.stale - self._stuck
         if waiting and self._cleaned is not None and not self.needs_full:
             times.append(self._cleaned + self.settings.cleanup_period)
+        if self._stuck & self.planner.accepted.stale and not self.needs_full:
+            times.append(self._stuck_since + self._stuck_delay)
         return min((time for time in times if time is not None), default=None)
 
     # Changes -----------------------------------------------------------------------------
@@ -209,11 +214,11 @@ class Syncer:
             for table, chain in chains
             if names.is_service_chain(chain) or names.is_tree_chain(chain)
         )
-        missing, standing = self._look_at_jumps()
+        wrong, standing = self._look_at_jumps()
         return KernelView(
             chains=ours,
             filters=filters,
-            missing_jumps=missing,
+            wrong_jumps=tuple(wrong),
             standing_jumps=standing,
             canary=self.kernel.chain("mangle", names.CANARY) is not None,
             right=self._right() if compare and ours and self._in_parts() else {},
@@ -231,32 +236,32 @@ class Syncer:
         except ReadError:
             return {}  # writing all of them needs no reading
 
-    def missing_jumps(self) -> tuple[BaseJump, ...]:
-        """Those of our jumps that the built-in chains lack.
+    def wrong_jumps(self) -> dict[BaseJump, int]:
+        """How often each of our jumps is in its built-in chain, if it is not there just once.
 
         Raises:
             ReadError: a built-in chain could not be read.
         """
         return self._look_at_jumps()[0]
 
-    def _look_at_jumps(self) -> tuple[tuple[BaseJump, ...], dict[ChainId, list[str]]]:
-        """Jumps that built-in chains lack, and the others in those chains, as they are worded."""
+    def _look_at_jumps(self) -> tuple[dict[BaseJump, int], dict[ChainId, list[str]]]:
+        """Jumps that are not there just once, and all of ours in their chains, as worded."""
         jumps = self.planner.jumps()
-        missing: list[BaseJump] = []
+        wrong: dict[BaseJump, int] = {}
         standing: dict[ChainId, list[str]] = {}
         for table, source in dict.fromkeys((jump.table, jump.source) for jump in jumps):
             lines = self.kernel.chain(table, source) or ()
             held = [line.partition(f"-A {source} ")[2] for line in lines]
             present = [understood(text) for text in held]
             mine = [jump for jump in jumps if (jump.table, jump.source) == (table, source)]
-            lacking = [jump for jump in mine if canonical(jump.rule) not in present]
-            if lacking:
-                missing += lacking
+            counts = {jump: present.count(canonical(jump.rule)) for jump in mine}
+            if any(count != 1 for count in counts.values()):
+                wrong |= {jump: count for jump, count in counts.items() if count != 1}
                 ours = [canonical(jump.rule) for jump in mine]
                 standing[table, source] = [
                     text for text, rule in zip(held, present, strict=True) if rule in ours
                 ]
-        return tuple(missing), standing
+        return wrong, standing
 
     def _look_again(self, before: KernelView) -> KernelView:
         """After a refusal: tables in front of the refused one were accepted, with their jumps."""
@@ -457,8 +462,12 @@ class Syncer:
         """Delete stale chains; that this fails (somebody jumps to one) must not fail the sync."""
         self._stuck &= self.planner.accepted.stale
         stale = set(self.planner.accepted.stale)
-        if self._clock() - self._stuck_since < self.settings.cleanup_period:
+        if not self._stuck:
+            self._stuck_delay = self.settings.cleanup_period
+        if self._clock() - self._stuck_since < self._stuck_delay:
             stale -= self._stuck
+        elif self._stuck:
+            self._stuck_delay = min(self._stuck_delay * 2, _LONGEST_STUCK)
         if not self._may_clean():
             return
         while stale:

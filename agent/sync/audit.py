@@ -62,8 +62,8 @@ class _Unit(NamedTuple):
 class Difference(msgspec.Struct, frozen=True):
     """A chain that is not as it was written.
 
-    ``what`` is ``missing``, ``changed``, ``no jump`` (a built-in chain lacks one of ours) or
-    ``stray`` (a service chain that is no Service's).
+    ``what`` is ``missing``, ``changed``, ``no jump`` (a built-in chain lacks one of ours),
+    ``jump twice`` (it has one more than once) or ``stray`` (a service chain that is no Service's).
     """
 
     table: str
@@ -297,7 +297,10 @@ class Audit:
             for table in CANARY_TABLES
             if syncer.kernel.chain(table, names.CANARY) is None
         ]
-        jumps = [Difference(j.table, j.source, "no jump") for j in syncer.missing_jumps()]
+        jumps = [
+            Difference(jump.table, jump.source, "no jump" if count == 0 else "jump twice")
+            for jump, count in syncer.wrong_jumps().items()
+        ]
         return canaries + jumps
 
     def _strays(self) -> list[Difference]:

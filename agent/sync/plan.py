@@ -71,9 +71,9 @@ class KernelView(msgspec.Struct, frozen=True):
     Attributes:
         chains: the chains of ours that exist, apart from the base chains.
         filters: rules of the filter table's chains, as the kernel words them.
-        missing_jumps: those of our jumps that are not in the built-in chains.
-        standing_jumps: those that are in built-in chains that lack another one, as the kernel
-            words them; by (table, chain).
+        wrong_jumps: those of our jumps that are not in their built-in chain just once.
+        standing_jumps: all of ours in the chains of those, as the kernel words them; by (table,
+            chain).
         canary: the canary of the mangle table exists.
         right: nat chains that hold what they should already, and what that is; they are not
             written as long as they should hold it.
@@ -81,7 +81,7 @@ class KernelView(msgspec.Struct, frozen=True):
 
     chains: frozenset[ChainId]
     filters: dict[str, list[str]]
-    missing_jumps: tuple[BaseJump, ...]
+    wrong_jumps: tuple[BaseJump, ...]
     standing_jumps: dict[ChainId, list[str]] = {}
     canary: bool = False
     right: dict[str, tuple[str, ...]] = {}
@@ -254,10 +254,10 @@ class Planner:
         for table in CANARY_TABLES:
             if table != "mangle" or not view.canary:  # what changes nothing is not sent
                 by_table[table].chains[names.CANARY] = None
-        # Where one is missing all are put in anew, at one instant: their order has a meaning.
+        # Where one is wrong all are put in anew, at one instant: their order has a meaning.
         for (table, source), texts in view.standing_jumps.items():
             by_table[table].lines += [Line(f"-D {source} {text}") for text in texts]
-        lacking = {(jump.table, jump.source) for jump in view.missing_jumps}
+        lacking = {(jump.table, jump.source) for jump in view.wrong_jumps}
         for jump in self.jumps():
             if (jump.table, jump.source) in lacking:
                 by_table[jump.table].lines.append(Line(f"-I {jump.source} {jump.rule.text()}"))

@@ -249,7 +249,7 @@ def test_a_tool_that_hangs_or_is_missing_is_broken() -> None:
 
 def test_the_commands_are_the_chosen_backends() -> None:
     """Each verb runs the explicit program of the backend and the family, without a shell."""
-    script = Script(DONE, DONE, DONE)
+    script = Script(DONE, DONE, Finished(0, "-N ONE\n", ""))
     iptables = Iptables(LEGACY, Family.V6, runner=script, lock_wait=7)
     iptables.restore(TEXT)
     iptables.save("nat")
@@ -261,6 +261,16 @@ def test_the_commands_are_the_chosen_backends() -> None:
         [program, "ip6tables-save", "-t", "nat"],
         [program, "ip6tables", "-w", "7", "-t", "nat", "-S", "ONE"],
     ]
+
+
+@pytest.mark.parametrize("said", ["", "-A ONE -j RETURN\n", "-N ONE-MORE\n", "-P TWO ACCEPT\n"])
+def test_a_list_that_does_not_begin_with_the_chain_is_an_error(said: str) -> None:
+    """A program that ends well and tells nothing, or something else, has not been read from.
+
+    Taken for an empty chain it would have all jumps inserted once more.
+    """
+    with pytest.raises(ReadError, match="printed no such chain"):
+        Iptables(NFT, Family.V4, runner=Script(Finished(0, said, ""))).chain("nat", "ONE")
 
 
 def test_a_chain_that_only_nft_can_list_is_an_error() -> None:

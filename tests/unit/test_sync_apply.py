@@ -599,6 +599,32 @@ def test_a_chain_that_others_jump_to_is_left_over_and_tried_again(world: World) 
     assert world.as_one()
 
 
+def test_a_left_over_chain_is_tried_again_by_itself(world: World) -> None:
+    """After 30 s, 60 s, 120 s: nothing needs to change for that; never while a sync is owed."""
+    world.kernel.tamper("nat", f"-A OUTPUT -j {SEP}")
+    world.store.put_slice(endpoint_slice("10.0.0.2"))
+    with pytest.raises(RestoreError):
+        world.sync()
+    owed = world.syncer.due_at()
+    world.sync()
+    waits = []
+    for _ in range(3):
+        due = world.syncer.due_at()
+        assert due is not None
+        waits.append(due - world.now)
+        world.now = due
+        assert world.sync().leftover is not None
+    world.kernel.tamper("nat", f"-D OUTPUT -j {SEP}")
+    world.now = world.syncer.due_at() or 0
+    outcome = world.sync()
+
+    assert owed is None
+    assert waits == [30, 60, 120]
+    assert (outcome.full, outcome.leftover, outcome.deleted) == (False, None, 1)
+    assert world.syncer.due_at() is None
+    assert world.as_one()
+
+
 def test_a_left_over_chain_that_is_wanted_again(world: World) -> None:
     """The endpoint comes back while its chain is still there: it is filled, not deleted."""
     world.kernel.tamper("nat", f"-A OUTPUT -j {SEP}")

@@ -124,6 +124,12 @@ def test_nothing_is_found_where_nothing_happened(world: World) -> None:
         # A jump is gone.
         ("nat", ["-F PREROUTING"], Difference("nat", "PREROUTING", "no jump")),
         ("filter", ["-D FORWARD 1"], Difference("filter", "FORWARD", "no jump")),
+        # A jump is there twice.
+        (
+            "nat",
+            ['-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES'],
+            Difference("nat", "PREROUTING", "jump twice"),
+        ),
         # A canary is gone.
         ("mangle", ["-X KUBE-PROXY-CANARY"], Difference("mangle", "KUBE-PROXY-CANARY", "missing")),
         ("nat", ["-X KUBE-PROXY-CANARY"], Difference("nat", "KUBE-PROXY-CANARY", "missing")),
