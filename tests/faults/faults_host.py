@@ -7,13 +7,16 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from tests.faults.schedule import Fault
+from tests.faults import conntrack
+from tests.faults.schedule import Breaks, Fault
 
 if TYPE_CHECKING:
     import random
     from collections.abc import Iterator
 
     from tests.faults.run import Run
+
+_HOOK = "{ type filter hook prerouting priority -150; }"
 
 
 def _killed(run: Run, rng: random.Random) -> Iterator[None]:
@@ -66,10 +69,52 @@ def _addresses(run: Run, rng: random.Random) -> Iterator[None]:
         yield
 
 
+def _disk_full(run: Run, rng: random.Random) -> Iterator[None]:
+    """Not a byte more for what the agent prints, nor for temporary files."""
+    filler = run.folder / "filler"
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(1 << (16 if rng.random() < 0.9 else 8)))
+    with filler.open("ab", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"x")
+    if rng.random() < 0.5:  # started by a supervisor whose disk is full
+        run.agent.stop()
+        run.agent.launch()
+        run.started()
+    yield
+    filler.unlink()
+
+
+def _clock(run: Run, rng: random.Random) -> Iterator[None]:
+    """The time of day jumps, both ways."""
+    for _ in range(rng.randint(1, 3)):
+        run.stage.clock.set(rng.choice([-1, 1]) * rng.choice([1, 60, 3600, 86_400, 40_000_000]))
+        time.sleep(rng.uniform(0.0, 0.3))
+    yield
+    run.stage.clock.set(0)
+
+
+def _conntrack_full(run: Run, rng: random.Random) -> Iterator[None]:
+    """The connection table has no room: the kernel drops what is new, and nothing else."""
+    if conntrack.limit() > conntrack.MOST:
+        run.node.run(["nft", "add", "chain", "inet", "keeper", "full", _HOOK])
+        run.node.run(["nft", "add", "rule", "inet", "keeper", "full", "ct", "state", "new", "drop"])
+        yield
+        run.node.run(["nft", "delete", "chain", "inet", "keeper", "full"])
+        return
+    conntrack.fill(run.node)
+    yield
+    conntrack.empty(run.node)
+
+
 FAULTS = (
     Fault("host: SIGKILL", _killed, alone=True),
     Fault("host: no agent for a while", _away, alone=True),
     Fault("host: SIGSTOP", _frozen),
     Fault("host: sysctls read-only", _read_only_sysctls, alone=True),
     Fault("host: addresses come and go", _addresses),
+    Fault("host: disk full", _disk_full, alone=True),
+    Fault("host: clock jumps", _clock),
+    Fault("host: connection table full", _conntrack_full, Breaks.NEW, weight=0.1),
 )

@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 from tests.faults.agent import LOCK_WAIT, TOOL_TIMEOUT
-from tests.faults.schedule import Fault
+from tests.faults.schedule import Breaks, Fault
 
 if TYPE_CHECKING:
     import random
@@ -143,20 +143,18 @@ if [ "$line" ]; then
 fi
 """
         with run.stage.tools.doing(_RESTORE + refuse):
-            if name == "nfacct":
-                run.agent.stop()
-                run.counters = False
-                run.agent.launch()
-                run.started()
-                run.settle()
+            _restart(run, counters=name != "nfacct")
             yield
-        if name == "nfacct":
-            run.agent.stop()
-            run.counters = True
-            run.agent.launch()
-            run.started()
+        _restart(run, counters=True)
 
     return act
+
+
+def _restart(run: Run, *, counters: bool) -> None:
+    run.agent.stop()
+    run.counters = counters
+    run.agent.launch()
+    run.started()
 
 
 def _locked(seconds: float) -> Act:
@@ -191,12 +189,26 @@ FAULTS = (
     Fault("tools: killed", _killed),
     Fault("tools: no memory", _no_memory),
     Fault("tools: garbled output", _garbled_output, seconds=1.2),
-    Fault("tools: no nfacct match", _no_match("nfacct"), alone=True),
+    Fault(
+        "tools: no nfacct match",
+        _no_match("nfacct"),
+        alone=True,
+        says=("rules do without an nfacct counter",),
+    ),
+    Fault(
+        "tools: no recent match",
+        _no_match("recent"),
+        Breaks.NEW,
+        alone=True,
+        says=("the kernel refused a Service; it is set aside, the others work",),
+        touches="sticky",
+    ),
     Fault("lock: held for a moment", _locked(LOCK_WAIT / 5), backend="legacy"),
     Fault(
         "lock: held for long",
         _locked(LOCK_WAIT * 12),
         backend="legacy",
+        alone=True,  # it would keep other faults waiting as well
         says=_NOTICED,
         seconds=LOCK_WAIT + 0.7,
     ),

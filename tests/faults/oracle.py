@@ -161,15 +161,9 @@ def differences(wanted: Tables, held: Tables) -> list[str]:
 
 
 def _same(chain: str, wanted: Sequence[str], held: Sequence[str]) -> bool:
-    """Equal, where the order has a meaning.
-
-    It has none among our jumps in a built-in chain, of which one that went comes back in front,
-    nor among the Services of a dispatch chain, apart from the node ports, which are last.
-    """
+    """Equal; in dispatch chains, Services may stand in any order in front of the node ports."""
     if list(wanted) == list(held):
         return True
-    if not chain.startswith("KUBE-"):
-        return sorted(wanted) == sorted(held)
     if not chain.startswith(("KUBE-SERVICES", "KUBE-NODEPORTS", "KUBE-EXTERNAL", "KUBE-PROXY-F")):
         return False
     tails = [[rule for rule in rules if "KUBE-NODEPORTS" in rule] for rules in (wanted, held)]

@@ -47,6 +47,8 @@ class Fault:
         says: events of which the agent must log one, if it is the only fault of its step.
         seconds: the shortest time that it lasts.
         alone: never together with another one.
+        weight: how often it is drawn, compared with the others.
+        touches: the only Service that it may take anything away from; empty for all.
     """
 
     name: str
@@ -56,6 +58,8 @@ class Fault:
     says: tuple[str, ...] = ()
     seconds: float = 0.0
     alone: bool = False
+    weight: float = 1.0
+    touches: str = ""
 
     @property
     def domain(self) -> str:
@@ -116,10 +120,10 @@ def draw(seed: int, catalogue: Mapping[str, Fault], only: str = "") -> Schedule:
 
 
 def _step(rng: random.Random, usable: list[Fault]) -> Step:
-    first = rng.choice(usable)
+    first = rng.choices(usable, [fault.weight for fault in usable])[0]
     chosen = [first]
     others = [one for one in usable if one.domain != first.domain and not one.alone]
     if not first.alone and others and rng.random() < _TWO:
-        chosen.append(rng.choice(others))
+        chosen += rng.choices(others, [fault.weight for fault in others])
     seconds = max(rng.uniform(*SECONDS), *(fault.seconds for fault in chosen), 0.0)
     return Step(tuple(fault.name for fault in chosen), round(seconds, 2), rng.randrange(1 << 32))

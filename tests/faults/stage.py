@@ -13,6 +13,7 @@ import trustme
 from agent.demo import namespaces
 from agent.demo.namespaces import Namespace
 from agent.demo.testbed import Testbed
+from tests.faults.clock import Clock
 from tests.faults.oracle import Oracle
 from tests.faults.tools import Tools
 from tests.faults.traffic import Traffic
@@ -38,6 +39,7 @@ class Stage:
         folder: for files; a small file system of its own, so that it can be full.
         bed: the network.
         traffic: the process that connects.
+        clock: what time it is for the agent.
         tools: what stands for ``/usr/sbin`` where the agent runs.
         certificates: of the API server.
         oracle: knows what the kernel should hold.
@@ -54,6 +56,7 @@ class Stage:
         with contextlib.ExitStack() as stack:
             kept = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="onenth-faults-")))
             self.tools = Tools(kept)
+            self.clock = Clock(kept)
             self.certificates = _certificates(kept)
             self.bed = stack.enter_context(Testbed(pods=4, remote_pods=1))
             for namespace in (self.bed.node, self.bed.client):

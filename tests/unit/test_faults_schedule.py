@@ -16,7 +16,7 @@ def test_a_seed_is_a_schedule() -> None:
 
 def test_fifty_seeds_reach_everything() -> None:
     """The runs that CI makes have every fault, both backends, and every choice of families."""
-    schedules = [draw(seed, FAULTS) for seed in range(50, 100)]
+    schedules = [draw(seed, FAULTS) for seed in range(2720, 2770)]
     drawn = {name for schedule in schedules for step in schedule.steps for name in step.faults}
 
     assert drawn == FAULTS.keys()
