@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from typing import TYPE_CHECKING
 
@@ -79,10 +80,9 @@ def _rename(run: Run, rng: random.Random) -> Iterator[None]:
             name = f"{FOREIGN}-{rng.randrange(1 << 30)}"
             run.iptables("-t", "nat", "-E", chain, name, family=family)
     yield
-    # What was renamed is nobody's, and jumps to chains of ours: it goes, for the next look.
-    run.settle()
+    # What was renamed is nobody's, and jumps to chains of ours, which cannot go before it does.
     for family in run.families:
-        _remove_renamed(run, family)
+        run.afterwards.append(functools.partial(_remove_renamed, run, family))
 
 
 def _remove_renamed(run: Run, family: Family) -> None:

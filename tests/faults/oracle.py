@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 #: Marks chains and rules that somebody else owns, who must not notice anything.
 FOREIGN = "FOREIGN"
+LEFT_OVER = "should not be there"
 _KINDS = {"Service": Kind.SERVICE, "EndpointSlice": Kind.SLICE, "Node": Kind.NODE}
 
 
@@ -152,7 +153,7 @@ def differences(wanted: Tables, held: Tables) -> list[str]:
             if chain not in right:
                 found.append(f"{table} {chain}: missing")
             elif chain not in left:
-                found.append(f"{table} {chain}: should not be there")
+                found.append(f"{table} {chain}: {LEFT_OVER}")
             elif not _same(chain, left[chain], right[chain]):
                 lacks = [rule for rule in left[chain] if rule not in right[chain]]
                 extra = [rule for rule in right[chain] if rule not in left[chain]]
