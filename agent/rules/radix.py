@@ -85,6 +85,7 @@ class Radix:
         self._name = name
         self._entries: list[Entry] = []
         self._children: dict[Branch, tuple[Branch, ...]] = {ROOT: ()}
+        self._jumps: dict[Branch, str] = {}  # the rules that lead to branches
         self._touched: set[int] = set()
         self._changed: set[Branch] = set()
         self._gone: set[Branch] = set()
@@ -116,6 +117,7 @@ class Radix:
         changed, gone = set[Branch](), set[Branch]()
         if len(self._touched) > _MANY:
             before, self.chains, self._children = self.chains, {}, {}
+            self._jumps.clear()
             self.count = 0
             self._build(ROOT, None, set())
             changed = {b for b, texts in self.chains.items() if before.get(b) != texts}
@@ -153,6 +155,7 @@ class Radix:
 
     def _drop(self, branch: Branch, spared: set[Branch]) -> None:
         self.count -= len(self.chains.pop(branch, ()))
+        self._jumps.pop(branch, None)
         self._changed.discard(branch)
         self._gone.add(branch)
         for child in self._children.pop(branch, ()):
@@ -170,8 +173,9 @@ class Radix:
                 texts += [(entry.owner, entry.text) for entry in self._entries[first:last]]
             else:
                 children.append(child)
-                matches = self._matches(child)
-                texts.append((None, Rule(matches, Jump(self._name(child))).text()))
+                if child not in self._jumps:
+                    self._jumps[child] = Rule(self._matches(child), Jump(self._name(child))).text()
+                texts.append((None, self._jumps[child]))
         before = self.chains.get(branch)
         if before != tuple(texts):
             self.count += len(texts) - len(before or ())
