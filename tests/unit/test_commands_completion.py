@@ -111,3 +111,52 @@ def test_bash_completes(program: Path) -> None:
 
     assert in_bash(["onenth", "ex"], program) == ["explain"]
     assert in_bash(["onenth", "plan", "--di"], program) == ["--diff", "--dispatch"]
+
+
+def in_zsh(words: list[str], program: Path) -> list[str]:
+    """What zsh would offer: its completion system needs a terminal, so what is added is printed."""
+    quoted = " ".join(f"'{word}'" for word in words)
+    script = f"""
+        compdef() {{ :; }}
+        compadd() {{ print -rl -- ${{(P)@[-1]}}; }}
+        _describe() {{ print -rl -- ${{(P)3}}; }}
+        eval "$(onenth completion zsh)"
+        words=({quoted}); CURRENT={len(words)}
+        _onenth_completion
+    """
+    return run_shell(["zsh", "-f", "-c", script], program)
+
+
+def run_shell(command: list[str], program: Path) -> list[str]:
+    """The lines that a shell prints which finds the program."""
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"{command[0]} is not installed here")
+    path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        command, env=os.environ | {"PATH": path}, capture_output=True, text=True, check=True
+    )
+    return done.stdout.splitlines()
+
+
+def test_zsh_completes(program: Path) -> None:
+    """A real zsh, with commands, what they do, and values."""
+    first, *rest = in_zsh(["onenth", "ver"], program)
+
+    assert first.startswith("verify:Check the rules")
+    assert rest[0].startswith("version:Print versions")
+    assert in_zsh(["onenth", "top", "--sort", "e"], program) == ["established"]
+
+
+def test_fish_completes(program: Path, tmp_path: Path) -> None:
+    """A real fish, asked as it asks itself; Services of the rules as well."""
+    dump = tmp_path / "saved.txt"
+    dump.write_text(saved(rules_for(sample_store())), "utf-8")
+
+    def in_fish(line: str) -> list[str]:
+        script = f"onenth completion fish | source; complete -C '{line}'"
+        found = run_shell(["fish", "--no-config", "-c", script], program)
+        return [offered.partition("\t")[0] for offered in found]
+
+    assert in_fish("onenth ver") == ["verify", "version"]
+    assert in_fish("onenth plan --di") == ["--diff", "--dispatch"]
+    assert in_fish(f"onenth explain --from-file {dump} shop/st") == ["shop/sticky:http"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +16,6 @@ from tests.fakes.dumps import Broken, rules_for, sample_store, saved
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 SOUND = saved(rules_for(sample_store()))
 LOOKING = ("verify", "explain", "plan", "top", "status")
@@ -435,6 +436,47 @@ def test_every_help_has_an_example_and_fits(command: str) -> None:
     assert result.exit_code == 0
     assert f"Example: onenth {command}" in result.output or "| onenth" in result.output
     assert narrow(result.output)
+
+
+def _examples() -> list[str]:
+    """The words behind ``onenth`` of each example of each command."""
+    lines = [
+        line.partition("Example: ")[2]
+        for command in cli.commands.values()
+        for line in (command.help or "").splitlines()
+        if "Example: " in line
+    ]
+    return sorted(line.partition("onenth ")[2].partition(" > ")[0] for line in lines)
+
+
+@pytest.mark.parametrize("example", _examples())
+def test_every_example_is_a_command(example: str) -> None:
+    """Its options exist and take these values."""
+    name, *words = shlex.split(example)
+    command = cli.commands[name]
+
+    with command.make_context(name, words):
+        pass
+
+
+_OF_FILES = ("saved.txt", "render --manifests ./")
+
+
+@pytest.mark.parametrize(
+    "example", [one for one in _examples() if any(word in one for word in _OF_FILES)]
+)
+def test_examples_that_need_no_node_run(
+    example: str, dump: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder with the files that they name."""
+    manifests(tmp_path / "manifests")
+    (tmp_path / "saved.txt").write_text(Path(dump).read_text("utf-8"), "utf-8")
+    monkeypatch.chdir(tmp_path)
+
+    result = onenth(*shlex.split(example))
+
+    assert result.exit_code == 0, result.output
+    assert result.output
 
 
 @pytest.mark.parametrize("command", LOOKING)
