@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 
 from agent.config.docs import settings_table
+from agent.config.table import BY_PATH
 from agent.serve.metrics import Metrics
 from agent.serve.traffic import Reader, TrafficMetrics
 
@@ -40,3 +42,12 @@ def test_tables_are_up_to_date(name: str, table: str) -> None:
         file.write_text(f"{before}{BEGIN}{table}{END}{after}")
         shown = table
     assert shown == table, f"run UPDATE_DOCS=1 pytest {__file__}"
+
+
+def test_switches_in_the_threat_model_exist() -> None:
+    """docs/security.md names settings by keys that there are."""
+    text = (DOCS / "security.md").read_text()
+    named = set(re.findall(r"`((?:[a-z]+\.)?[a-z]+[A-Z][A-Za-z]+)(?:: [a-z]+)?`", text))
+    fields = {"externalIPs", "status.loadBalancer"}  # of a Service
+    assert len(named) > 6
+    assert named - fields <= BY_PATH.keys()
