@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 #: Rules of branches that go into one transaction before the switch.
 _BRANCH_RULES = 500
-#: Chains in one transaction on nft, however few Services they are of: 5,000 take it a second, and
-#: its time grows with their square at least.
+#: Chains in one transaction on nft, however few Services they are of: 5,000 take it half a second,
+#: and its time grows with their square at least.
 MOST_CHAINS = 5_000
 #: Longest time (seconds) after which a stale chain that somebody jumps to is tried again.
 _LONGEST_STUCK = 3600.0
