@@ -119,7 +119,7 @@ def test_a_flow_to_a_port_that_the_service_has_no_longer(now: dict[str, Any]) ->
     Elsewhere it may be somebody else who translates, and an untranslated flow keeps nobody from
     anything.
     """
-    spec = {"type": "NodePort", "externalIPs": ["198.51.100.1"]}
+    spec: dict[str, Any] = {"type": "NodePort", "externalIPs": ["198.51.100.1"]}
     world = World().put("10.0.0.1", ports=[DNS | {"nodePort": 30123}], **spec)
     world.flows.take_changed()
     world.put("10.0.0.1", ports=[DNS | {"nodePort": 30124} | now], **spec)
