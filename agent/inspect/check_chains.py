@@ -10,7 +10,7 @@ from agent.inspect.survey import comment_of, is_lottery, is_plain, suffix
 from agent.inspect.tables import target_name
 from agent.rules import names
 from agent.rules.names import service_hash
-from agent.rules.parse import PROBABILITY_STEPS
+from agent.rules.probability import PROBABILITY_STEPS
 from agent.rules.rule import Comment, Dnat, Jump, Other, Protocol, Recent, Source, Statistic
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from agent.inspect.packet import Fate, Host, Packet, contains
-from agent.rules.parse import PROBABILITY_STEPS, probability_steps, share
+from agent.rules.probability import PROBABILITY_STEPS, probability_steps, share
 from agent.rules.rule import (
     AddressType,
     Comment,

@@ -10,7 +10,7 @@ import msgspec
 from agent.inspect.match import exact
 from agent.inspect.path import Effect, End, Kind, Outcome, Step, Way
 from agent.inspect.wrap import WIDTH, indented
-from agent.rules.parse import probability_steps
+from agent.rules.probability import probability_steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -13,9 +13,10 @@ operations, and each option is one look-up.
 from __future__ import annotations
 
 import functools
-import ipaddress
 from typing import TYPE_CHECKING
 
+from agent.rules.options import OPTIONS, read_target
+from agent.rules.probability import probability_steps, share
 from agent.rules.rule import (
     AddressType,
     Comment,
@@ -23,41 +24,28 @@ from agent.rules.rule import (
     Destination,
     DestinationPort,
     DestinationPorts,
-    Dnat,
     InInterface,
-    Jump,
     Mark,
-    Masquerade,
     Match,
     Nfacct,
     Other,
-    OtherTarget,
     Protocol,
     Recent,
     Rule,
-    SetMark,
     Source,
     Statistic,
     Target,
 )
 from agent.rules.saved import parse_save
-from agent.rules.words import ParseError, integer, is_number, join, quote, shorten, tokens
+from agent.rules.words import ParseError, is_number, join, shorten, tokens
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
 __all__ = ["ParseError", "parse_save"]  # from where they are defined; the rest is defined here
 
-_STATES = ("INVALID", "NEW", "RELATED", "ESTABLISHED", "UNTRACKED", "SNAT", "DNAT")
-_PROTOCOLS = {name: Protocol(name) for name in ("tcp", "udp", "sctp")}
-_NUMBERS = {"6": "tcp", "17": "udp", "132": "sctp"}
-_DEFAULT_REJECTS = {"icmp-port-unreachable", "icmp6-port-unreachable"}
 _FULL_MASKS = {"255.255.255.255", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"}
 _DICE = ["--mode", "random", "--probability"]
-#: A kernel probability is a whole number of these steps in 1.
-PROBABILITY_STEPS = 2**31
-#: A kernel probability is a multiple of this; ten decimals are a little finer.
-PROBABILITY_STEP = 1 / PROBABILITY_STEPS
 
 
 @functools.lru_cache(maxsize=4096)
@@ -127,9 +115,9 @@ def _read_words(words: list[str]) -> Rule:
             read = _MODULES.get(words[position + 1], _read_foreign)
             position = read(words, position, matches)
         elif name in _TARGET_OPTIONS:
-            target = _target(name, words[position + 1], words[position + 2 :])
+            target = read_target(name, words[position + 1], words[position + 2 :])
             break
-        elif (make := _OPTIONS.get(name)) is not None:
+        elif (make := OPTIONS.get(name)) is not None:
             matches.append(make(words[position + 1], negated))
             position += 2
         elif name == "-c":  # counters, in what iptables -S -v prints
@@ -223,125 +211,10 @@ def _share(probability: str) -> Statistic | None:
     return Statistic(one_in) if one_in else None
 
 
-def probability_steps(text: str) -> int:
-    """A probability as the kernel keeps it: a multiple of 2^-31.
-
-    Raises:
-        ParseError: it is not a number from 0 to 1.
-    """
-    try:
-        chance = float(text)
-    except ValueError:
-        chance = -1.0
-    if not 0 <= chance <= 1:
-        raise ParseError(f"{text!r} is not a probability")
-    return round(chance * PROBABILITY_STEPS)
-
-
-def share(steps: int) -> int:
-    """The n whose 1/n the kernel keeps as so many steps; 0 if there is none.
-
-    A step of rounding is allowed: ten decimals are a little coarser than a step.
-    """
-    if steps <= 0:
-        return 0
-    one_in = round(PROBABILITY_STEPS / steps)
-    return one_in if abs(PROBABILITY_STEPS / one_in - steps) <= 1 else 0
-
-
-def _source(value: str, negated: bool) -> Match:  # noqa: FBT001  called by table
-    return Source(_host(value), negated)
-
-
-def _destination(value: str, negated: bool) -> Match:  # noqa: FBT001  called by table
-    return Destination(_host(value), negated)
-
-
-def _host(cidr: str) -> str:
-    """An address without a prefix that says nothing."""
-    if ":" not in cidr:
-        if cidr.endswith(("/32", "/255.255.255.255")):
-            return cidr.partition("/")[0]
-        return cidr
-    if "." in cidr:
-        cidr = _without_dots(cidr)
-    return cidr.removesuffix("/128")
-
-
-def _without_dots(cidr: str) -> str:
-    """An IPv6 address in one form: the tools write ``::1.2.3.4`` where we write ``::102:304``."""
-    address, slash, prefix = cidr.partition("/")
-    try:
-        return f"{ipaddress.IPv6Address(address)}{slash}{prefix}"
-    except ValueError:
-        return cidr
-
-
-def _protocol(value: str, negated: bool) -> Match:  # noqa: FBT001  called by table
-    known = _PROTOCOLS.get(_NUMBERS.get(value, value))
-    if known is None or negated:
-        return Other(f"! -p {value}" if negated else f"-p {value}")
-    return known
-
-
-def _comment(value: str, negated: bool) -> Match:  # noqa: FBT001  called by table
-    return Comment(value) if not negated else Other(f"! --comment {quote(value)}")
-
-
-def _port(value: str, negated: bool) -> Match:  # noqa: FBT001  called by table
-    if not negated and is_number(value):
-        return DestinationPort(int(value))
-    first, colon, last = value.partition(":")
-    if not negated and colon and is_number(first) and is_number(last):
-        return DestinationPorts(int(first), int(last))
-    return Other(f"! --dport {value}" if negated else f"--dport {value}")
-
-
-def _mark(value: str, negated: bool) -> Match:  # noqa: FBT001  called by table
-    mark, slash, mask = value.partition("/")
-    number = integer(mark)
-    if slash and integer(mask) == number:
-        return Mark(number, negated)
-    return Other(f"-m mark {'! ' if negated else ''}--mark {value}")
-
-
-def _states(value: str, negated: bool) -> Match:  # noqa: FBT001  called by table
-    states = value.split(",")
-    known = [state for state in _STATES if state in states]
-    known += [state for state in states if state not in _STATES]
-    return ConntrackState(",".join(known), negated)
-
-
-def _address_type(side: str) -> Callable[[str, bool], Match]:
-    def read(value: str, negated: bool) -> Match:  # noqa: FBT001  called by table
-        if negated:
-            return Other(f"-m addrtype ! --{side}-type {value}")
-        return AddressType(side, value)
-
-    return read
-
-
-def _nfacct(value: str, negated: bool) -> Match:  # noqa: FBT001  called by table
-    return Nfacct(value) if not negated else Other(f"-m nfacct ! --nfacct-name {value}")
-
-
 #: Options that belong to no module; those of other programs' rules included.
 _GENERIC = {"-s", "-d", "-i", "-p", "-o", "-f", "-4", "-6"}
 _WITHOUT_VALUE = {"-f", "-4", "-6"}
 _TARGET_OPTIONS = {"-j", "-g"}
-_OPTIONS: dict[str, Callable[[str, bool], Match]] = {
-    "-s": _source,
-    "-d": _destination,
-    "-i": InInterface,
-    "-p": _protocol,
-    "--comment": _comment,
-    "--dport": _port,
-    "--mark": _mark,
-    "--ctstate": _states,
-    "--src-type": _address_type("src"),
-    "--dst-type": _address_type("dst"),
-    "--nfacct-name": _nfacct,
-}
 _MODULES: dict[str, Callable[[list[str], int, list[Match]], int]] = {
     **dict.fromkeys(
         ("comment", "tcp", "udp", "sctp", "addrtype", "mark", "conntrack", "nfacct"), _skip_module
@@ -349,46 +222,6 @@ _MODULES: dict[str, Callable[[list[str], int, list[Match]], int]] = {
     "recent": _read_recent,
     "statistic": _read_statistic,
 }
-
-
-# Targets ---------------------------------------------------------------------------------
-
-
-def _target(option: str, name: str, rest: Sequence[str]) -> Target:
-    target: Target | None = None
-    match (option, name, rest):
-        case ("-j", "MASQUERADE", [] | ["--random-fully"]):
-            target = Masquerade(random_fully=bool(rest))
-        case ("-j", _, []):
-            target = Jump(name)
-        case ("-j", "DNAT", ["--to-destination", destination]):
-            target = Dnat(_destination_of(destination))
-        case ("-j", "MARK", [("--or-mark" | "--xor-mark") as operation, mark]):
-            target = SetMark(operation[2:-5], integer(mark))
-        case ("-j", "MARK", ["--set-xmark", value]):
-            target = _set_xmark(value)
-        case ("-j", "REJECT", ["--reject-with", kind]) if kind in _DEFAULT_REJECTS:
-            target = Jump("REJECT")
-    return target or OtherTarget(join([option, name, *rest]))
-
-
-def _destination_of(text: str) -> str:
-    """``ip:port`` with the address in one form."""
-    if text.startswith("[::") and "." in text:
-        address, bracket, port = text[1:].partition("]")
-        return f"[{_without_dots(address)}{bracket}{port}"
-    return text
-
-
-def _set_xmark(value: str) -> Target:
-    """``--or-mark X`` is kept as X/X, and ``--xor-mark X`` as X/0."""
-    mark, slash, mask = value.partition("/")
-    number = integer(mark)
-    if slash and integer(mask) == 0:
-        return SetMark("xor", number)
-    if slash and integer(mask) == number:
-        return SetMark("or", number)
-    return OtherTarget(f"-j MARK --set-xmark {value}")
 
 
 def understood(text: str) -> Rule | None:

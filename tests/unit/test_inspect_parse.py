@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from agent.inspect.tables import read_tables, target_name
 from agent.rules import rule as r
-from agent.rules.parse import canonical, equal, parse_rule, parse_save, probability_steps, share
+from agent.rules.parse import canonical, equal, parse_rule, parse_save
+from agent.rules.probability import probability_steps, share
 from agent.rules.saved import read_save
 from agent.rules.words import ParseError, join, tokens
 from agent.state.values import Family
