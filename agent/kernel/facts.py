@@ -90,8 +90,21 @@ class Facts:
         return KernelFacts(
             tcp_liberal=bool(self.tcp_be_liberal()),
             random_fully=self._capabilities.random_fully,
-            count_invalid=self._capabilities.counts(family, COUNTER_INVALID),
-            count_localhost=self._capabilities.counts(family, COUNTER_LOCALHOST),
+            count_invalid=self._counts(family, COUNTER_INVALID),
+            count_localhost=self._counts(family, COUNTER_LOCALHOST),
             localnet=self._localnet,
             addresses=self._addresses,
         )
+
+    def _counts(self, family: Family, counter: str) -> bool:
+        """Whether rules can name a counter; one that somebody has deleted is made again.
+
+        Without it the kernel would refuse every Service with a node port.
+        """
+        if not self._capabilities.counts(family, counter):
+            return False
+        try:
+            nfacct.ensure(counter)
+        except (NetlinkError, PrivilegeError):
+            return False
+        return True

@@ -55,3 +55,18 @@ def test_two_that_the_kernel_refuses_cost_nobody_else(host: Host, backend: str) 
     # Two searches at most, of a full sync each, beside the first syncs.
     assert searched <= 2 * 2 * (2 * math.log2(GOOD + 3) + 6), searched
     until(lambda: agent.metric("onenth_set_aside_services", ip_family="IPv4") == 0)
+
+
+@pytest.mark.usefixtures("counters")
+def test_a_counter_that_somebody_deleted_comes_back(host: Host) -> None:
+    """At the next look at the kernel, so that node ports do not wait for a restart."""
+    agent = host.agent("--iptables-sync-period", "500ms").start()
+    host.namespace.run(["nfacct", "delete", COUNTER])
+    until(lambda: COUNTER in host.namespace.run(["nfacct", "list"]).stdout, 20, agent.story)
+    host.api.put(
+        service("web", "10.96.0.1", type="NodePort", ports=[port(node_port=30001)]),
+        endpoint_slice("web", endpoint("10.0.0.1")),
+    )
+    agent.wait_rules(COUNTER, chain="KUBE-NODEPORTS")
+
+    assert agent.metric("onenth_set_aside_services", ip_family="IPv4") == 0
