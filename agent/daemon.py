@@ -173,7 +173,7 @@ class _Agent:
         self._generations = Generations()
         self._capabilities = host.probe(config, self._runner)
         families = host.families(config, self._capabilities)
-        self._facts = host.prepare(config, self._settings, self._capabilities)
+        self._facts = host.prepare(config, self._settings, self._capabilities, self._runner)
         self._rights = rights.give_up(loaded, self._capabilities.backend)
         self._config_watch = ConfigWatch(loaded, reread, events.put, self._died)
         self._changed: ConfigChanged | None = None

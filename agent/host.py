@@ -8,9 +8,11 @@ from agent import logs
 from agent.kernel import facts as kernel_facts
 from agent.kernel.detect import choose, refuse_conflict
 from agent.kernel.errors import HostError
+from agent.kernel.iptables import Iptables
 from agent.kernel.iptables import probe as probe_tool
 from agent.kernel.portrange import shared_ports
-from agent.kernel.sysctl import ROUTE_LOCALNET, Result, Sysctls, apply_conntrack
+from agent.kernel.sysctl import Result, Sysctls, apply_conntrack
+from agent.loopback import open_loopback
 from agent.state.node import wants_localnet
 from agent.state.values import Family
 
@@ -69,7 +71,7 @@ def families(config: Config, capabilities: Capabilities) -> tuple[Family, ...]:
 
 
 def prepare(
-    config: Config, settings: NodeSettings, capabilities: Capabilities
+    config: Config, settings: NodeSettings, capabilities: Capabilities, runner: Runner
 ) -> kernel_facts.Facts:
     """Write the kernel settings that are asked for; one that is refused is told and done without.
 
@@ -86,8 +88,9 @@ def prepare(
         )
     outcomes = apply_conntrack(config.conntrack, sysctls=sysctls)
     localnet = True
-    if wants_localnet(Family.V4, settings):
-        outcome = sysctls.ensure(ROUTE_LOCALNET, 1)
+    if Family.V4 in capabilities.families and wants_localnet(Family.V4, settings):
+        kernel = Iptables(capabilities.tool, Family.V4, runner=runner)
+        outcome = open_loopback(kernel, sysctls)
         localnet = outcome.result is not Result.REFUSED
         outcomes.append(outcome)
     for outcome in outcomes:

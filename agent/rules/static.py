@@ -106,7 +106,7 @@ def static_chains(node: NodeView) -> dict[tuple[str, str], list[Rule]]:
         ("nat", names.MARK_MASQ): [rule(to=SetMark("or", mark))],
     }
     if needs_localnet_guard(node):
-        chains["filter", names.KUBELET_FIREWALL] = [_localnet_guard()]
+        chains["filter", names.KUBELET_FIREWALL] = [localnet_guard()]
     return chains
 
 
@@ -115,7 +115,7 @@ def needs_localnet_guard(node: NodeView) -> bool:
     return node.family is Family.V4 and node.localhost_node_ports
 
 
-def _localnet_guard() -> Rule:
+def localnet_guard() -> Rule:
     """Neighbours must not reach what listens on loopback; the kubelet writes the same rule."""
     return rule(
         Comment("block incoming localnet connections"),

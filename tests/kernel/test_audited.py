@@ -24,7 +24,7 @@ ATTEMPT = "$(touch /tmp/owned);`id`|sh -c 'x' -j ACCEPT\n-A INPUT -j ACCEPT"
 #: Words that a command line may consist of, after the program.
 WORDS = re.compile(
     r"ip6?tables(-save|-restore)?|--version|--noflush|--counters|-w|5|-[tSLnc]"
-    r"|filter|nat|mangle|raw|INPUT|FORWARD|OUTPUT|PREROUTING|POSTROUTING|KUBE-PROXY-CANARY"
+    r"|filter|nat|mangle|raw|INPUT|FORWARD|OUTPUT|PREROUTING|POSTROUTING|KUBE-PROXY-CANARY|KUBE-FIREWALL"
 )
 PROGRAM = re.compile(r"/usr/sbin/xtables-(nft|legacy)-multi")
 ENVIRONMENT = {"PATH", "LC_ALL", "LANG", "XTABLES_LOCKFILE", "XTABLES_LIBDIR"}
