@@ -12,7 +12,7 @@ RUNS ?= 20
 BIN := .venv/bin
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' agent/__init__.py)
 
-.PHONY: help setup demo test kill fuzz faults soak flood e2e bench bench-quick image install-yaml lock lint audit format clean
+.PHONY: help setup demo test kill fuzz faults faults-check soak flood e2e bench bench-quick image install-yaml lock lint audit format clean
 
 help: ## what there is
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -45,6 +45,10 @@ soak: ## an hour of churn, then does anything grow? MINUTES=60 SERVICES=2000, or
 flood: ## flood every port of an agent: how much later is a change in the kernel? root
 	@hack/setup.sh test
 	@$(BIN)/python -m tests.soak.flood --backend $(BACKEND)
+
+faults-check: ## does the fault machine notice an agent that is broken on purpose? (root)
+	@hack/setup.sh test
+	@$(BIN)/python -m tests.faults.broken
 
 faults: ## a live agent under random faults, each run replayable: SEED=n RUNS=n (root)
 	@hack/setup.sh test

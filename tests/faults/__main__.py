@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.faults.catalogue import FAULTS
-from tests.faults.run import play
+from tests.faults.run import PATIENCE, play
 from tests.faults.schedule import draw
 from tests.faults.stage import Stage
 
@@ -33,6 +33,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
     parser.add_argument("--only", default="", help="faults with this in their name")
     parser.add_argument("--broken", default="", help="break the agent in a way of broken.py")
+    parser.add_argument("--patience", type=float, default=PATIENCE, help="seconds to be right in")
     parser.add_argument("--list", action="store_true", help="name all faults, and end")
     parser.add_argument("--worker", type=int, default=-1, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -56,6 +57,7 @@ def _all(options: argparse.Namespace) -> int:
     for number in range(jobs):
         arguments = ["--seed", str(options.seed), "--runs", str(options.runs)]
         arguments += ["--jobs", str(jobs), "--worker", str(number)]
+        arguments += ["--patience", str(options.patience)]
         arguments += ["--only", options.only, "--broken", options.broken]
         apart = ["unshare", "--mount", "--propagation", "private"]
         workers.append(
@@ -86,7 +88,7 @@ def _worker(options: argparse.Namespace) -> int:
         stage = stack.enter_context(Stage(disk))
         for number in range(options.worker, options.runs, options.jobs):
             schedule = draw(options.seed + number, FAULTS, options.only)
-            result = play(stage, schedule, FAULTS, way=options.broken)
+            result = play(stage, schedule, FAULTS, options.broken, options.patience)
             _tell(result)
             missed += bool(result.missed)
             if missed >= _ENOUGH:

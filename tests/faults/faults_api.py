@@ -212,7 +212,7 @@ FAULTS = (
     Fault("API server: killed and started again", _killed),
     Fault("API server: connections cut", _cut),
     Fault("API server: slow", _slow),
-    Fault("API server: silent", _silent, seconds=READ_TIMEOUT + 0.5),
+    Fault("API server: silent", _silent, says=("watch silent",), seconds=READ_TIMEOUT + 0.5),
     Fault("API server: 410", _gone),
     Fault("API server: 429 with Retry-After", _answers(429, "1")),
     Fault("API server: 500", _answers(500)),

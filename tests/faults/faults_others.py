@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 CONTESTED = "another program keeps writing our rules; they are repaired each time"
 #: Looks that it takes until the agent says so, with room for a slow machine.
-_PATIENCE = 20.0
+_PATIENCE = 45.0
 _TAKEOVER = {Family.V4: ("10.96.3.1", "10.67.0"), Family.V6: ("fd00:96:3::1", "fd00:10:67:")}
 
 

@@ -45,9 +45,17 @@ def _fails_once(run: Run, rng: random.Random) -> Iterator[None]:
 
 
 def _fails_always(run: Run, rng: random.Random) -> Iterator[None]:
-    """Every command fails for a while."""
+    """Every command that writes fails for a while, or every command."""
     complaint, status = rng.choice(_complaints(run))
-    with run.stage.tools.doing(rng.choice(_SCOPES) + f"echo {complaint!r} >&2; exit {status}\n"):
+    scope = rng.choice([_RESTORE, ""])
+    with run.stage.tools.doing(scope + f"echo {complaint!r} >&2; exit {status}\n"):
+        yield
+
+
+def _listing_fails(run: Run, rng: random.Random) -> Iterator[None]:
+    """Every command that reads fails for a while; on nft hardly anything needs one."""
+    complaint, status = rng.choice(_complaints(run))
+    with run.stage.tools.doing(_READ + f"echo {complaint!r} >&2; exit {status}\n"):
         yield
 
 
@@ -86,7 +94,7 @@ fi
 
 def _hangs(run: Run, rng: random.Random) -> Iterator[None]:
     """A command does not end."""
-    with run.stage.tools.doing(rng.choice(_SCOPES) + "exec sleep 600\n"):
+    with run.stage.tools.doing(rng.choice([_RESTORE, ""]) + "exec sleep 600\n"):
         yield
 
 
@@ -183,6 +191,7 @@ FAULTS = (
     Fault("tools: missing", _missing, says=_FAILED, seconds=0.5),
     Fault("tools: failing once", _fails_once),
     Fault("tools: failing always", _fails_always, says=_NOTICED, seconds=1.3),
+    Fault("tools: listing fails", _listing_fails, seconds=1.3),
     Fault("tools: failing on one line", _fails_on_a_line, seconds=0.5),
     Fault("tools: hanging", _hangs, says=_NOTICED, seconds=TOOL_TIMEOUT + 1.0),
     Fault("tools: hanging when done", _hangs_after, says=_FAILED, seconds=TOOL_TIMEOUT + 0.5),

@@ -75,7 +75,9 @@ class Run:
         afterwards: what faults leave to be tidied up once everything is right again.
     """
 
-    def __init__(self, stage: Stage, schedule: Schedule, *, way: str = "") -> None:
+    def __init__(
+        self, stage: Stage, schedule: Schedule, *, way: str = "", patience: float = PATIENCE
+    ) -> None:
         self.stage = stage
         self.schedule = schedule
         self.backend = schedule.backend
@@ -86,6 +88,7 @@ class Run:
         self.folder: Path = stage.folder / f"run-{schedule.seed}"
         self._present: set[str] = set()
         self._way = way
+        self._patience = patience
         self._clock = any("clock" in name for step in schedule.steps for name in step.faults)
         self._stack = contextlib.ExitStack()
         self._since = 0.0
@@ -230,7 +233,7 @@ class Run:
 
     def started(self) -> None:
         """The agent was started again, and can do what it could at first."""
-        self.agent.wait_ready(PATIENCE)
+        self.agent.wait_ready(self._patience)
 
     # Judging -----------------------------------------------------------------------------
 
@@ -261,7 +264,7 @@ class Run:
 
     def _wait_said(self, events: Sequence[str], lines: int) -> None:
         """Wait until the agent has logged one of these, after so many lines."""
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + self._patience
         while not any(line.get("event") in events for line in self.agent.logs()[lines:]):
             if time.monotonic() > end:
                 raise Missed(f"the agent did not say any of {events}")
@@ -274,11 +277,11 @@ class Run:
             Missed: it does not come to that.
         """
         wanted = self.stage.oracle.expected(self.settings, self.api, counters=self.counters)
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + self._patience
         while found := self._differences(wanted, left_over=bool(self.afterwards)):
             if time.monotonic() > end:
                 lines = "\n  ".join(found[:12])
-                raise Missed(f"after {PATIENCE:g} s the kernel is not right:\n  {lines}")
+                raise Missed(f"after {self._patience:g} s the kernel is not right:\n  {lines}")
             if not self.agent.running:
                 raise Missed(f"the agent ended by itself, with {self.agent.wait(1)}")
             time.sleep(0.1)
@@ -325,7 +328,7 @@ class Run:
         Raises:
             Missed: it is not.
         """
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + self._patience
         while (health := self.agent.get("/healthz")).status != 200:
             if time.monotonic() > end:
                 raise Missed(f"/healthz says {health.status} at the end: {health.body}")
@@ -352,11 +355,13 @@ class Result:
     story: str = ""
 
 
-def play(stage: Stage, schedule: Schedule, catalogue: dict[str, Fault], *, way: str = "") -> Result:
+def play(
+    stage: Stage, schedule: Schedule, catalogue: dict[str, Fault], way: str, patience: float
+) -> Result:
     """A whole run."""
     began = time.monotonic()
     done: Sequence[Step] = ()
-    run = Run(stage, schedule, way=way)
+    run = Run(stage, schedule, way=way, patience=patience)
     missed = story = ""
     try:
         with run:

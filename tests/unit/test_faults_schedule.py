@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.faults.catalogue import FAULTS
@@ -43,3 +45,10 @@ def test_only_some() -> None:
     assert all(name.startswith("tables:") for step in schedule.steps for name in step.faults)
     with pytest.raises(ValueError, match="nonsense"):
         draw(3, FAULTS, "nonsense")
+
+
+def test_every_fault_is_documented() -> None:
+    """docs/reliability.md says of each what is promised."""
+    text = (Path(__file__).parents[2] / "docs/reliability.md").read_text("utf-8")
+
+    assert [name for name in FAULTS if f"`{name}`" not in text] == []
