@@ -10,7 +10,7 @@ import msgspec
 
 from agent.commands.expected import expect, no_objects, read_both
 from agent.commands.sources import Held, LookError, Node, Options, this_node
-from agent.commands.strangers import of_address, of_service
+from agent.commands.strangers import of_address, of_sender, of_service
 from agent.inspect.aim import Aim, Goal, goals, known_services, ways_in
 from agent.inspect.origins import From, Origin, node_address, origin
 from agent.inspect.packet import Packet
@@ -56,7 +56,7 @@ class Explanation(msgspec.Struct, frozen=True):
         usual: outcomes with their chances, if nobody is remembered and nothing may match.
         also: other ways into the same service port.
         reasons: why there is no endpoint, if there is none and the slices tell.
-        remarks: what else can be said of a target that no rule of a Service is for.
+        remarks: what else can be said of a target that no rule is for, or of who is kept out.
     """
 
     where: str
@@ -151,8 +151,9 @@ def _explain(
     why = _why(goal, expected) if tell and expected is not None else ()
     found = Explanation(held.where, goal, who, way, usual, tuple(also), tuple(why))
     if found.known:
-        return found
-    remarks = of_address(question.aim, goal, held, expected)
+        remarks = of_sender(who.source, goal, held) if not _reaches(usual) else iter(())
+    else:
+        remarks = of_address(question.aim, goal, held, expected)
     return msgspec.structs.replace(found, remarks=tuple(remarks))
 
 

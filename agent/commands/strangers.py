@@ -1,4 +1,4 @@
-"""What can be said of a target that no rule of a Service is for."""
+"""What can be said of a target that no rule is for, or of a sender that rules keep out."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING
 
 from agent.inspect.aim import node_port_of
 from agent.inspect.reasons import reasons
+from agent.rules import names
+from agent.rules.rule import Source
+from agent.state.addresses import contains
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -39,6 +42,33 @@ def of_address(aim: Aim, goal: Goal, held: Held, expected: Expected | None) -> I
             yield from _should_be_there(record, port, expected)
             return
     yield f"According to {expected.source}, no Service has it"
+
+
+def of_sender(source: str, goal: Goal, held: Held) -> Iterator[str]:
+    """A sentence about the source ranges of a load balancer that keep a sender out."""
+    chains = {
+        portal.target
+        for portal in held.survey.portals
+        if portal.service == goal.service
+        and portal.address == goal.address
+        and portal.target.startswith(names.FW)
+    }
+    ranges = [
+        match.cidr
+        for chain in chains
+        for entry in held.tables.entries("nat", chain)
+        for match in entry.rule.matches
+        if type(match) is Source and not match.negated
+    ]
+    if ranges and not any(_may_hold(cidr, source) for cidr in ranges):
+        yield f"{source} is in none of the source ranges: {', '.join(ranges)}"
+
+
+def _may_hold(cidr: str, ip: str) -> bool:
+    try:
+        return contains(cidr, ip)
+    except ValueError:  # somebody's rule, with a mask that is no prefix
+        return True
 
 
 def of_service(aim: Aim, families: Iterable[Expected]) -> Iterator[str]:

@@ -63,7 +63,8 @@ def _without_port(record: Record, port: ServicePort, node: NodeView) -> Iterator
         return
     wanted = f"{port.port_name or '(no name)'}/{port.protocol}"
     have = ", ".join(sorted(ports)) or "none"
-    yield f"its {addresses} endpoints have no port {wanted}; their ports: {have}"
+    whose = "its only endpoint has" if addresses == 1 else f"its {addresses} endpoints have"
+    yield f"{whose} no port {wanted}, but {have}"
 
 
 def _unusable(endpoints: Sequence[Endpoint]) -> Iterator[str]:
@@ -81,7 +82,9 @@ def _not_local(port: ServicePort, endpoints: Sequence[Endpoint], node: NodeView)
     policy = "internalTrafficPolicy" if port.internal_local else "externalTrafficPolicy"
     here = [endpoint for endpoint in endpoints if endpoint.local]
     if not here:
-        yield f"{policy} is Local, and {node.name} has none of the {len(endpoints)} endpoints"
+        count = len(endpoints)
+        where = "its only endpoint is not" if count == 1 else f"none of its {count} endpoints is"
+        yield f"{policy} is Local, and {where} on {node.name}"
         return
     waiting = sum(not e.ready and not e.terminating for e in here)
     leaving = sum(e.terminating and not e.serving for e in here)

@@ -287,7 +287,7 @@ def test_a_local_policy_without_a_local_endpoint_says_why(tmp_path: Path) -> Non
     result = onenth("explain", "shop/web", "--from-file", "-", *flags, stdin=rendered)
 
     assert "= is dropped by" in result.output
-    assert "internalTrafficPolicy is Local, and node-a has none of the 3 endpoints" in " ".join(
+    assert "internalTrafficPolicy is Local, and none of its 3 endpoints is on node-a" in " ".join(
         result.output.split()
     )
 
@@ -345,6 +345,17 @@ def test_a_node_port_on_an_address_of_the_node(dump: str) -> None:
     assert "say --node-address 192.0.2.10" in " ".join(unsaid.output.split())
     assert told.exit_code == 0
     assert "shop/web:http = 192.0.2.10:30080/tcp" in told.output
+
+
+def test_a_sender_that_source_ranges_keep_out_is_told_which_they_are(dump: str) -> None:
+    """Of the load balancer; nothing is said to one that they let in."""
+    kept_out, let_in = (
+        onenth("explain", "198.51.100.2:80", "--from", sender, "--from-file", dump)
+        for sender in ("203.0.113.9", "192.0.2.9")
+    )
+
+    assert "203.0.113.9 is in none of the source ranges: 192.0.2.0/24" in kept_out.output
+    assert "source ranges" not in let_in.output
 
 
 def test_a_port_that_a_service_does_not_have_is_told(tmp_path: Path, dump: str) -> None:
