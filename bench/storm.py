@@ -31,8 +31,8 @@ _LEADS = re.compile(r"^-A KUBE-SVC-\S+ .*-j (KUBE-SEP-\S+)$", re.MULTILINE)
 _REWRITES = re.compile(r"^-A (KUBE-SEP-\S+) .*--to-destination (\S+)", re.MULTILINE)
 #: The default of minSyncPeriod; changes that are further apart have a sync each.
 _PERIOD = 1.0
-_SINGLE_EVENTS = 4
-_IDLE_SECONDS = 2.0
+_SINGLE_EVENTS = 3
+_IDLE_SECONDS = 1.5
 _SETTLE_SECONDS = 30.0
 
 
