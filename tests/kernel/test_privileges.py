@@ -124,6 +124,19 @@ def test_another_user_needs_the_same(host: Host, backend: str, tmp_path: Path) -
     assert line["no_new_privs"] is True
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_in_a_container_as_in_deploy(host: Host, backend: str) -> None:
+    """Root with the two capabilities and no_new_privs starts, works, and keeps what it needs."""
+    prefix = ("setpriv", "--bounding-set=-all,+net_admin,+net_raw", "--no-new-privs")
+    agent = host.agent(backend=backend, prefix=prefix).start()
+    host.api.put(service("web", "10.96.0.1"), endpoint_slice("web", endpoint("10.0.0.1")))
+    agent.wait_rules("10.96.0.1/32")
+
+    assert sets(agent, "CapPrm") == [set(), NEEDED[backend]]
+    assert sets(agent, "CapBnd") == [{NET_ADMIN, NET_RAW}]  # it takes CAP_SETPCAP to narrow it
+    assert agent.logged("privileges could not be given up") == []
+
+
 CHILD = """
 import sys
 from agent.kernel.privileges import reduce

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import functools
 
+from agent import daemon
 from agent.cli import main
-from agent.cluster import kube
 from agent.cluster.reflector import WatchSettings
 
 if __name__ == "__main__":
-    settings = WatchSettings(backoff_first=0.02, backoff_cap=0.1)
-    kube.KubeSource = functools.partial(  # type: ignore[misc,assignment]  # its place for a default
-        kube.KubeSource, settings=settings
+    vars(daemon)["WatchSettings"] = functools.partial(
+        WatchSettings, backoff_first=0.02, backoff_cap=0.1
     )
     main()
