@@ -135,7 +135,7 @@ def _collect(section: dict[Any, Any], prefix: str, *, lenient: bool, document: D
 
 def _hint(path: str) -> str:
     """``; did you mean ...?``, or nothing if no key resembles the path."""
-    key = closest_key(path, (*BY_PATH, *kubeproxy.WITHOUT_MEANING))
+    key = closest_key(path, (*BY_PATH, *sorted(_SECTIONS), *kubeproxy.WITHOUT_MEANING))
     return f"; did you mean {key}?" if key else ""
 
 
