@@ -52,15 +52,25 @@ def held(agent: RunningAgent) -> dict[str, Tables]:
 
 
 def restores(agent: RunningAgent) -> list[int]:
-    """Process ids of the programs that an agent runs at the moment."""
+    """Process id of the program that an agent runs at the moment, if it runs one.
+
+    It lives for some milliseconds, so what was started last is looked at first.
+    """
     assert agent.process is not None
-    found = []
-    for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it may end at any moment
-            fields = (entry / "stat").read_text("utf-8", "replace").rpartition(")")[2].split()
-            if int(fields[1]) == agent.process.pid and fields[0] != "Z":
-                found.append(int(entry.name))
-    return found
+    mine = agent.process.pid
+    names = os.listdir("/proc")  # noqa: PTH208  in a hurry
+    younger = sorted((int(name) for name in names if name.isdecimal()), reverse=True)
+    return next(([pid] for pid in younger if pid > mine and parent(pid) == mine), [])
+
+
+def parent(pid: int) -> int | None:
+    """Who started a process; None if it has ended."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+    except OSError:
+        return None
+    state, number, *_ = text.rpartition(")")[2].split()
+    return None if state == "Z" else int(number)
 
 
 def different(found: dict[str, Tables], wanted: dict[str, Tables]) -> list[object]:
@@ -91,7 +101,7 @@ class Killing:
         self.manifest.parent.mkdir()
         self.rng = random.Random()  # noqa: S311  moments, not secrets
         flags = ["--cluster-cidr", ",".join(CLUSTER_CIDRS), "--dispatch", layout]
-        flags += ["--iptables-sync-period", "1h"]
+        flags += ["--iptables-sync-period", "5s"]
 
         def make(namespace: Namespace, name: str) -> RunningAgent:
             (folder / name).mkdir()
@@ -138,6 +148,7 @@ class Killing:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.restores_killed += bool(children) and victim != "agent"
+        until(lambda: not any(parent(pid) for pid in children))
 
     def check(self, callers: Callers, possible: list[Version]) -> None:
         """Every Service is as in one of these versions, and nothing that was open broke."""
@@ -153,12 +164,16 @@ class Killing:
         self.halfway += all(found != one.tables for one in possible)
 
     def repair(self, callers: Callers, version: Version) -> None:
-        """Start once more, or wait until it has helped itself: all is as a new agent writes it."""
+        """Start once more, or let it help itself: all is as a new agent writes it."""
         if self.agent.running:
             self.agent.wait_ready()
+            until(
+                lambda: held(self.agent) == version.tables,
+                what=lambda: different(held(self.agent), version.tables),
+            )
         else:
             self.agent.start()
-        assert different(held(self.agent), version.tables) == []
+            assert different(held(self.agent), version.tables) == []
         callers.allow(version.outcomes)
         callers.call_all()
         assert callers.wrong == []
@@ -173,7 +188,7 @@ def nowhere(make_namespace: Callable[[], Namespace], bed: Testbed) -> Iterator[N
         yield
 
 
-@pytest.mark.timeout(60 + 20 * EACH)
+@pytest.mark.timeout(120 + 60 * EACH)
 @pytest.mark.usefixtures("nowhere")
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("backend", BACKENDS)
