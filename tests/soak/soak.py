@@ -28,6 +28,8 @@ _MB = 1024 * 1024
 #: Share of a run that is not judged: caches fill, the allocator finds its size.
 _WARM_UP = 0.2
 _READINGS = 400
+#: Growth of memory that is allowed in a run, as a part of it.
+_MEMORY = 0.02
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,14 +127,14 @@ class Soak:
         warm = self._places[0] + (self._places[-1] - self._places[0]) * _WARM_UP
         start = next(i for i, place in enumerate(self._places) if place >= warm)
         places, readings = self._places[start:], self._readings[start:]
+        memory = max(_MB, _MEMORY * slope.measure(places, [r.resident for r in readings]).level)
         for what, unit, scale, values, allowed in (
             ("threads", "", 1.0, [one.threads for one in readings], 0.5),
             ("descriptors", "", 1.0, [one.descriptors for one in readings], 2.0),
-            ("resident memory", "MB", _MB, [one.resident for one in readings], 0.0),
-            ("anonymous memory", "MB", _MB, [one.anonymous for one in readings], 0.0),
+            ("resident memory", "MB", _MB, [one.resident for one in readings], memory),
+            ("of it anonymous", "MB", _MB, [one.anonymous for one in readings], memory),
         ):
-            found = slope.measure(places, values)
-            yield Line(what, unit, scale, found, allowed or max(_MB, found.level * 0.02))
+            yield Line(what, unit, scale, slope.measure(places, values), allowed)
 
     def span(self) -> float:
         """How much of the axis is judged: hours, or reconnects."""
