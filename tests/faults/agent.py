@@ -14,7 +14,7 @@ import os
 
 import agent.daemon
 from agent.cli import main
-from agent.cluster import kube, reflector
+from agent.cluster import reflector
 from agent.kernel import iptables
 from agent.sync import setaside
 from tests.faults import broken
@@ -29,7 +29,6 @@ def hurry() -> None:
     quick = functools.partial(
         reflector.WatchSettings,
         connect_timeout=1.0,
-        read_timeout=READ_TIMEOUT,
         watch_min=4.0,
         watch_max=8.0,
         backoff_first=0.1,
@@ -38,10 +37,12 @@ def hurry() -> None:
     )
     impatient = functools.partial(iptables.Iptables, lock_wait=LOCK_WAIT, timeout=TOOL_TIMEOUT)
     for module, name, value in (
-        (kube, "WatchSettings", quick),
+        (agent.daemon, "WatchSettings", quick),
         (agent.daemon, "Iptables", impatient),
         (setaside, "FIRST_DELAY", 1.0),
     ):
+        if not hasattr(module, name):
+            raise AttributeError(f"{module.__name__} has no {name} any more: scale it elsewhere")
         setattr(module, name, value)
 
 

@@ -18,6 +18,7 @@ from agent.demo.testbed import CLUSTER_CIDRS, NODE_IPS, REMOTE_NODE_IPS
 from agent.state.node import NodeSettings
 from agent.state.values import Family
 from tests.faults import cast
+from tests.faults.agent import READ_TIMEOUT
 from tests.faults.oracle import FOREIGN, LEFT_OVER, Settings, clean, differences, ours
 from tests.faults.schedule import Breaks
 from tests.faults.traffic import INTERVAL
@@ -149,6 +150,7 @@ class Run:
             *("--cluster-cidr", ",".join(CLUSTER_CIDRS)),
             *("--dispatch", self.schedule.layout),
             *("--iptables-sync-period", f"{PERIOD}s"),
+            *("--api-read-timeout", f"{READ_TIMEOUT:g}s"),
             *("--ip-families", named if len(self.families) == 1 else "auto"),
         ]
         environment = {
