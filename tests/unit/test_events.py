@@ -19,8 +19,12 @@ SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z
 NOTICE = Notice("ServiceSetAside", "Sync", "It was refused.", Key("shop", "web"))
 
 
+def fail(error: BaseException) -> None:
+    pytest.fail(repr(error))
+
+
 def recorder(node: str = "node-1", clock: Callable[[], float] = lambda: 0.0) -> EventRecorder:
-    return EventRecorder(ApiClient(), node, died=pytest.fail, clock=clock, wall=lambda: MOMENT)
+    return EventRecorder(ApiClient(), node, died=fail, clock=clock, wall=lambda: MOMENT)
 
 
 def test_an_event_is_about_the_node_and_names_the_service() -> None:
