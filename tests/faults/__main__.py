@@ -30,7 +30,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--seed", type=int, help="of the first run; drawn by default")
     parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--jobs", type=int, default=2, help="runs at a time")
+    parser.add_argument(
+        "--jobs", type=int, default=4, help="runs at a time; each sleeps for most of it"
+    )
     parser.add_argument("--only", default="", help="faults with this in their name")
     parser.add_argument("--broken", default="", help="break the agent in a way of broken.py")
     parser.add_argument("--patience", type=float, default=PATIENCE, help="seconds to be right in")
