@@ -88,11 +88,15 @@ _ORIGIN_KEYS = ("manifests", "clientConnection.kubeconfig", "apiServer", "tlsSer
 class Start:
     """What is settled before the node is touched: who it is, and where objects come from."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, again: bool = False) -> None:
+        """Nothing is settled yet; ``again`` is for a look beside an agent that runs."""
         self.origin: Origin | None = None
+        self._again = again
 
     def problems(self, config: Config, wrong: Container[str]) -> list[str]:
         """What keeps an agent from running with this; what is wrong already is passed over."""
+        if not self._again:  # finding the origin may have something to log
+            logs.setup(config.logging.format, config.logging.verbosity)
         problems = []
         if not config.hostname_override and "hostnameOverride" not in wrong:
             problems.append(
@@ -132,7 +136,6 @@ def run(loaded: Loaded, start: Start, reread: Callable[[], Loaded]) -> int:
     stop = Stop()
     asked: dict[signal.Signals, object] = {signal.SIGUSR1: Ask.STATUS}
     stop.catch(events.put, asked | ({signal.SIGHUP: Ask.CONFIG} if loaded.file else {}))
-    logs.setup(config.logging.format, config.logging.verbosity)
     log = logs.get()
     log.info("starting", version=__version__, node=config.hostname_override, pid=os.getpid())
     for key, value, source in describe(loaded):

@@ -38,7 +38,7 @@ def run(config: Path | None, **flags: Any) -> None:
     loaded = load_config(config, flags, start.problems)
 
     def reread() -> Loaded:
-        return load(flags, os.environ, config, daemon.Start().problems)
+        return load(flags, os.environ, config, daemon.Start(again=True).problems)
 
     try:
         code = daemon.run(loaded, start, reread)

@@ -159,6 +159,14 @@ def test_all_that_is_wrong_at_once(host: Host) -> None:
     assert [tables(host.namespace, backend) for backend in BACKENDS] == [{}, {}]
 
 
+def test_what_is_said_before_the_start_is_a_log_line(host: Host) -> None:
+    """What is found while credentials are looked at is told in the log's own format."""
+    agent = host.agent("--api-server", host.api.url).start()
+    told = [line["event"] for line in agent.logs()]
+
+    assert told[:2] == ["credentials go to the API server unencrypted", "starting"]
+
+
 def test_an_agent_without_a_node_name_is_a_usage_error(host: Host) -> None:
     """The Node's name is never guessed: 2."""
     status, said = fails(host.agent(node=""))
