@@ -97,6 +97,30 @@ def test_what_others_destroy_is_back_within_the_sync_period(host: Host, backend:
     assert agent.metric(audits, ip_family="IPv4", result="different") == len(SABOTAGE)
 
 
+def test_somebody_who_keeps_writing_is_told_of(host: Host) -> None:
+    """Once in the log, by an Event and a metric, and repaired each time; told again when over."""
+    put_one(host)
+    agent = host.agent("--iptables-sync-period", "300ms").start()
+    metric = "onenth_rules_contested"
+    before = agent.metric(metric, ip_family="IPv4")
+
+    def sabotaged() -> bool:
+        restore(host.namespace, "nft", "nat", "-F KUBE-SERVICES")
+        until(lambda: "-d 10.96.0.1/32" in agent.rules(), 5, agent.story)
+        return agent.metric(metric, ip_family="IPv4") == 1
+
+    until(sabotaged, 20, agent.story)
+    event = until(lambda: [e for e in host.api.events if e["reason"] == "RulesContested"])[0]
+    until(lambda: agent.metric(metric, ip_family="IPv4") == 0, 10, agent.story)
+
+    said = "another program keeps writing our rules; they are repaired each time"
+    assert before == 0
+    assert [line["family"] for line in agent.logged(said)] == ["IPv4"]
+    assert "kube-proxy" in event["note"]
+    assert agent.logged("nobody else writes our rules any more", family="IPv4")
+    assert agent.metric(metric, ip_family="IPv6") == 0
+
+
 @EVERY_BACKEND
 def test_a_chain_that_somebody_deleted_before_a_partial_sync(host: Host, backend: str) -> None:
     """The partial sync fails, counts as one, and the full one after it makes everything right."""

@@ -312,6 +312,22 @@ def test_a_busy_agent_still_fits_on_a_screen(world: Watched) -> None:
     assert len(lines) < 60
 
 
+def test_another_program_that_keeps_writing_is_told(world: Watched) -> None:
+    """Three looks find that somebody flushed the table: of this family, until it is over."""
+    for _ in range(3):
+        world.kernels[V4].flush("nat")
+        world.later(31)
+    during = list(as_text(world.status))
+    headline = page(world.status)
+    for _ in range(5):
+        world.later(31)
+
+    assert [one.contested for one in world.status.families] == [False, False]
+    assert sum("another program keeps writing these rules" in line for line in during) == 1
+    assert "another program keeps writing our rules" in headline
+    assert "another program" not in "\n".join(as_text(world.status))
+
+
 def test_the_headline_tells_the_state(world: Watched) -> None:
     """At a glance: all well, waiting, failing."""
     assert "the kernel holds what it should" in page(world.status)
