@@ -141,34 +141,32 @@ def _chain(agent: InProcess, service: str) -> str:
 
 
 def _shares(scale: Scale) -> Iterator[Figure]:
-    """The agent's own share, for few and for many Services."""
+    """The agent's own share, for few and for many Services, in turns."""
     few, many = scale.python
-    small, large = _shares_at(few, scale), _shares_at(many, scale)
-    for name, share in large.items():
-        yield Figure(
-            f"one {name}, event in to restore input out, {many} Services", share, "ms", _SHARE
-        )
-        yield Figure(
-            f"the same over that at {few} Services",
-            share / small[name],
-            "x",
-            _GROWTH,
-            note=f"{share:.2f} ms over {small[name]:.2f} ms",
-        )
-
-
-def _shares_at(services: int, scale: Scale) -> dict[str, float]:
-    """Milliseconds from an event to the beginning of its restore, at the median."""
-    sized = dataclasses.replace(scale, services=services)
-    found: dict[str, float] = {}
-    with running(NoKernel(), Backend.NFT) as agent:
-        agent.list_all(services, scale.endpoints)
+    sizes = [dataclasses.replace(scale, services=services) for services in scale.python]
+    with running(NoKernel(), Backend.NFT) as small, running(NoKernel(), Backend.NFT) as large:
+        for agent, sized in zip((small, large), sizes, strict=True):
+            agent.list_all(sized.services, sized.endpoints)
         for kind in changes.ALL:
-            change = kind(sized)
-            for line in change.before():
-                agent.take_in(line)
-            agent.settle()
-            turns = min(scale.samples, services // 2)
-            taken = [_take(agent, change.line(turn)) for turn in range(turns)]
-            found[kind.name] = median(taken[_WARM:])
-    return found
+            cases = [
+                (agent, kind(sized)) for agent, sized in zip((small, large), sizes, strict=True)
+            ]
+            for agent, change in cases:
+                for line in change.before():
+                    agent.take_in(line)
+                agent.settle()
+            turns = min(scale.samples, few // 2)
+            taken = [
+                [_take(agent, change.line(turn)) for agent, change in cases]
+                for turn in range(turns)
+            ][_WARM:]
+            before, share = (median(values) for values in zip(*taken, strict=True))
+            of = f"one {kind.name}, event in to restore input out"
+            yield Figure(f"{of}, {many} Services", share, "ms", _SHARE)
+            yield Figure(
+                f"the same over that at {few} Services",
+                share / before,
+                "x",
+                _GROWTH,
+                note=f"{share:.2f} ms over {before:.2f} ms",
+            )
