@@ -10,8 +10,8 @@ When the kernel refuses a *line* in a full sync, the rest must go in without it.
 Service is the one that the line is for, if the tool named one. If it only said that the commit
 failed, the Services' own chains are written in batches, a refused batch is halved until one
 Service is left (``agent.sync.culprits``), and rules in shared chains are tried in a chain that no
-packet visits. In a
-partial sync a refusal blames nobody: the kernel may lack a chain that somebody else deleted.
+packet visits. In a partial sync a refusal blames nobody: the kernel may lack a chain that somebody
+else deleted.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from agent.cluster.objects import Key
-from agent.rules import names
 from agent.rules.dispatch import ChainId
-from agent.rules.parse import ParseError, canonical, parse_save, understood
 from agent.sync.culprits import culprits, refused_rules
+from agent.sync.look import Looker
 from agent.sync.plan import KernelView, Planner, Switch
-from agent.sync.port import ReadError, Refusal, RestoreError
+from agent.sync.port import Refusal, RestoreError
 from agent.sync.setaside import Quarantine, SetAside
+from agent.sync.stale import StaleChains
 from agent.sync.transaction import Block, Transaction
 
 if TYPE_CHECKING:
@@ -44,8 +44,6 @@ _BRANCH_RULES = 500
 #: Chains in one transaction on nft, however few Services they are of: 5,000 take it half a second,
 #: and its time grows with their square at least.
 MOST_CHAINS = 5_000
-#: Longest time (seconds) after which a stale chain that somebody jumps to is tried again.
-_LONGEST_STUCK = 3600.0
 
 
 class Follower(Protocol):
@@ -53,18 +51,6 @@ class Follower(Protocol):
 
     def update(self, records: Sequence[Record]) -> None:
         """Take in records that changed."""
-
-
-def read_table(kernel: Kernel, table: str) -> dict[str, list[str]]:
-    """A table's chains and rules.
-
-    Raises:
-        ReadError: it could not be read, or is not what the tool prints.
-    """
-    try:
-        return parse_save(kernel.save(table)).get(table, {})
-    except ParseError as error:
-        raise ReadError(f"reading table {table}: {error}") from error
 
 
 class SyncSettings(msgspec.Struct, frozen=True):
@@ -124,14 +110,10 @@ class Syncer:
         self.quarantine = Quarantine(clock)
         self.generation = 0
         self.needs_full = True
-        self._clock = clock
         self._followers = followers
         self._pending: set[Key] = set()
         self._store: Store | None = None
-        self._cleaned: float | None = None
-        self._stuck: set[ChainId] = set()  # stale chains that could not be deleted
-        self._stuck_since = 0.0
-        self._stuck_delay = settings.cleanup_period
+        self._stale = StaleChains(settings.cleanup_period, clock)
 
     def sync(self, store: Store, *, full: bool = False) -> Outcome:
         """Bring the kernel up to date with the store.
@@ -148,7 +130,7 @@ class Syncer:
         self._store = store
         self.prepare(store)
         self.needs_full = True  # until this attempt has succeeded
-        view = self._view(compare=True) if outcome.full else None
+        view = self._looker.view(right=self._in_parts()) if outcome.full else None
         services = sorted(self.rules.services.keys() | self._pending if view else self._pending)
         outcome.services = len(self._pending)
         self._apply(services, view, outcome)
@@ -172,12 +154,9 @@ class Syncer:
 
         A Service that was set aside is tried again, or stale chains may go that had to wait.
         """
-        times = [self.quarantine.next_due()]
-        waiting = self.planner.accepted.stale - self._stuck
-        if waiting and self._cleaned is not None and not self.needs_full:
-            times.append(self._cleaned + self.settings.cleanup_period)
-        if self._stuck & self.planner.accepted.stale and not self.needs_full:
-            times.append(self._stuck_since + self._stuck_delay)
+        times: list[float | None] = [self.quarantine.next_due()]
+        if not self.needs_full:
+            times += self._stale.due_at(self.planner.accepted.stale)
         return min((time for time in times if time is not None), default=None)
 
     # Changes -----------------------------------------------------------------------------
@@ -204,37 +183,14 @@ class Syncer:
 
     # Reading -----------------------------------------------------------------------------
 
-    def _view(self, *, compare: bool = False) -> KernelView:
-        self.kernel.confirm()  # what others did before this counts for nothing
-        filters = read_table(self.kernel, "filter")
-        chains = [("nat", chain) for chain in self.kernel.chains("nat")]
-        chains += [("filter", chain) for chain in filters]
-        ours = frozenset(
-            (table, chain)
-            for table, chain in chains
-            if names.is_service_chain(chain) or names.is_tree_chain(chain)
-        )
-        wrong, standing = self._look_at_jumps()
-        return KernelView(
-            chains=ours,
-            filters=filters,
-            wrong_jumps=tuple(wrong),
-            standing_jumps=standing,
-            canary=self.kernel.chain("mangle", names.CANARY) is not None,
-            right=self._right() if compare and ours and self._in_parts() else {},
-        )
+    @property
+    def _looker(self) -> Looker:
+        return Looker(self.planner, self.kernel)
 
     def _in_parts(self) -> bool:
         """Whether a full sync takes more than one transaction."""
         batch = self.settings.batch
         return batch is not None and len(self.rules.services) > batch
-
-    def _right(self) -> dict[str, tuple[str, ...]]:
-        """Chains that are right already; none if they cannot be read."""
-        try:
-            return self.planner.right(read_table(self.kernel, "nat"))
-        except ReadError:
-            return {}  # writing all of them needs no reading
 
     def wrong_jumps(self) -> dict[BaseJump, int]:
         """How often each of our jumps is in its built-in chain, if it is not there just once.
@@ -242,30 +198,7 @@ class Syncer:
         Raises:
             ReadError: a built-in chain could not be read.
         """
-        return self._look_at_jumps()[0]
-
-    def _look_at_jumps(self) -> tuple[dict[BaseJump, int], dict[ChainId, list[str]]]:
-        """Jumps that are not there just once, and all of ours in their chains, as worded."""
-        jumps = self.planner.jumps()
-        wrong: dict[BaseJump, int] = {}
-        standing: dict[ChainId, list[str]] = {}
-        for table, source in dict.fromkeys((jump.table, jump.source) for jump in jumps):
-            lines = self.kernel.chain(table, source) or ()
-            held = [line.partition(f"-A {source} ")[2] for line in lines]
-            present = [understood(text) for text in held]
-            mine = [jump for jump in jumps if (jump.table, jump.source) == (table, source)]
-            counts = {jump: present.count(canonical(jump.rule)) for jump in mine}
-            if any(count != 1 for count in counts.values()):
-                wrong |= {jump: count for jump, count in counts.items() if count != 1}
-                ours = [canonical(jump.rule) for jump in mine]
-                standing[table, source] = [
-                    text for text, rule in zip(held, present, strict=True) if rule in ours
-                ]
-        return wrong, standing
-
-    def _look_again(self, before: KernelView) -> KernelView:
-        """After a refusal: tables in front of the refused one were accepted, with their jumps."""
-        return msgspec.structs.replace(self._view(), right=before.right)
+        return self._looker.wrong_jumps()
 
     # Writing -----------------------------------------------------------------------------
 
@@ -276,7 +209,7 @@ class Syncer:
             except RestoreError as error:
                 if error.refusal is not Refusal.INPUT or view is None:
                     raise
-                view = self._look_again(view)
+                view = self._looker.again(view)
             else:
                 return
         self._apply_in_parts(services, view, outcome)
@@ -295,7 +228,7 @@ class Syncer:
             except RestoreError as error:
                 if view is None or not self._blame(switch.transaction, error, outcome):
                     raise
-                view = self._look_again(view)
+                view = self._looker.again(view)
             else:
                 self._commit(services, switch, gone, view)
                 self._deleted(deleted, outcome)
@@ -325,7 +258,7 @@ class Syncer:
                     or self._probe(switch.transaction, error, outcome)
                 ):
                     raise
-                view = self._look_again(view)
+                view = self._looker.again(view)
             else:
                 self._commit(services, switch, self.planner.left(services), view)
                 return
@@ -443,10 +376,7 @@ class Syncer:
         self.planner.commit({*services, *self._pending}, switch, left)
 
     def _may_clean(self) -> bool:
-        """In a large cluster, not more often than once per period."""
-        if self.rules.comments or self._cleaned is None:
-            return True
-        return self._clock() - self._cleaned >= self.settings.cleanup_period
+        return self._stale.may_clean(large=not self.rules.comments)
 
     def _deletable(self, transaction: Transaction, gone: set[ChainId]) -> set[ChainId]:
         """Chains to delete in one go with what no longer jumps to them.
@@ -455,19 +385,12 @@ class Syncer:
         """
         if not self._may_clean():
             return set()
-        stale = (self.planner.accepted.stale - self._stuck) | gone | self.planner.gone()
+        stale = self._stale.free(self.planner.accepted.stale) | gone | self.planner.gone()
         return stale - transaction.chains()  # one may be wanted again
 
     def _clean_up(self, outcome: Outcome) -> None:
         """Delete stale chains; that this fails (somebody jumps to one) must not fail the sync."""
-        self._stuck &= self.planner.accepted.stale
-        stale = set(self.planner.accepted.stale)
-        if not self._stuck:
-            self._stuck_delay = self.settings.cleanup_period
-        if self._clock() - self._stuck_since < self._stuck_delay:
-            stale -= self._stuck
-        elif self._stuck:
-            self._stuck_delay = min(self._stuck_delay * 2, _LONGEST_STUCK)
+        stale = self._stale.due(self.planner.accepted.stale)
         if not self._may_clean():
             return
         while stale:
@@ -478,16 +401,13 @@ class Syncer:
                 outcome.leftover = error
                 chain = transaction.deleted_at(error.line)
                 stuck = stale if chain is None else {chain}
-                self._stuck |= stuck
-                self._cleaned = self._stuck_since = self._clock()
-                stale -= stuck
+                self._stale.stick(stuck)
+                stale = stale - stuck
             else:
-                self._stuck -= stale
                 self._deleted(stale, outcome)
                 return
 
     def _deleted(self, chains: set[ChainId], outcome: Outcome) -> None:
-        if chains:
-            self.planner.accepted.stale -= chains
-            outcome.deleted += len(chains)
-            self._cleaned = self._clock()
+        self.planner.accepted.stale -= chains
+        outcome.deleted += len(chains)
+        self._stale.gone(chains)

@@ -30,7 +30,7 @@ from agent.rules import names
 from agent.rules.parse import equal
 from agent.rules.ruleset import own_chains
 from agent.rules.static import BASE_CHAINS, CANARY_TABLES
-from agent.sync.apply import read_table
+from agent.sync.look import read_table
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator

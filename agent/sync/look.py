@@ -1,0 +1,97 @@
+"""What a full sync learns of the kernel before it writes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from agent.rules import names
+from agent.rules.parse import ParseError, canonical, parse_save, understood
+from agent.sync.plan import KernelView
+from agent.sync.port import ReadError
+
+if TYPE_CHECKING:
+    from agent.rules.dispatch import ChainId
+    from agent.rules.static import BaseJump
+    from agent.sync.plan import Planner
+    from agent.sync.port import Kernel
+
+
+def read_table(kernel: Kernel, table: str) -> dict[str, list[str]]:
+    """A table's chains and rules.
+
+    Raises:
+        ReadError: it could not be read, or is not what the tool prints.
+    """
+    try:
+        return parse_save(kernel.save(table)).get(table, {})
+    except ParseError as error:
+        raise ReadError(f"reading table {table}: {error}") from error
+
+
+class Looker:
+    """Reads the kernel for a planner's rules; every method may raise ``ReadError``."""
+
+    def __init__(self, planner: Planner, kernel: Kernel) -> None:
+        self._planner = planner
+        self._kernel = kernel
+
+    def view(self, *, right: bool) -> KernelView:
+        """What is there now.
+
+        Args:
+            right: also find out which chains need not be written.
+        """
+        self._kernel.confirm()  # what others did before this counts for nothing
+        filters = read_table(self._kernel, "filter")
+        chains = [("nat", chain) for chain in self._kernel.chains("nat")]
+        chains += [("filter", chain) for chain in filters]
+        ours = frozenset(
+            (table, chain)
+            for table, chain in chains
+            if names.is_service_chain(chain) or names.is_tree_chain(chain)
+        )
+        wrong, standing = self._look_at_jumps()
+        return KernelView(
+            chains=ours,
+            filters=filters,
+            wrong_jumps=tuple(wrong),
+            standing_jumps=standing,
+            canary=self._kernel.chain("mangle", names.CANARY) is not None,
+            right=self._right() if right and ours else {},
+        )
+
+    def again(self, before: KernelView) -> KernelView:
+        """After a refusal: tables in front of the refused one were accepted, with their jumps."""
+        return msgspec.structs.replace(self.view(right=False), right=before.right)
+
+    def wrong_jumps(self) -> dict[BaseJump, int]:
+        """How often each of our jumps is in its built-in chain, if it is not there just once."""
+        return self._look_at_jumps()[0]
+
+    def _right(self) -> dict[str, tuple[str, ...]]:
+        """Chains that are right already; none if they cannot be read."""
+        try:
+            return self._planner.right(read_table(self._kernel, "nat"))
+        except ReadError:
+            return {}  # writing all of them needs no reading
+
+    def _look_at_jumps(self) -> tuple[dict[BaseJump, int], dict[ChainId, list[str]]]:
+        """Jumps that are not there just once, and all of ours in their chains, as worded."""
+        jumps = self._planner.jumps()
+        wrong: dict[BaseJump, int] = {}
+        standing: dict[ChainId, list[str]] = {}
+        for table, source in dict.fromkeys((jump.table, jump.source) for jump in jumps):
+            lines = self._kernel.chain(table, source) or ()
+            held = [line.partition(f"-A {source} ")[2] for line in lines]
+            present = [understood(text) for text in held]
+            mine = [jump for jump in jumps if (jump.table, jump.source) == (table, source)]
+            counts = {jump: present.count(canonical(jump.rule)) for jump in mine}
+            if any(count != 1 for count in counts.values()):
+                wrong |= {jump: count for jump, count in counts.items() if count != 1}
+                ours = [canonical(jump.rule) for jump in mine]
+                standing[table, source] = [
+                    text for text, rule in zip(held, present, strict=True) if rule in ours
+                ]
+        return wrong, standing
