@@ -24,15 +24,7 @@ def fail(error: BaseException) -> None:
 
 
 def recorder(node: str = "node-1", clock: Callable[[], float] = lambda: 0.0) -> EventRecorder:
-<<<<<<< Updated upstream
     return EventRecorder(ApiClient(), node, died=fail, clock=clock, wall=lambda: MOMENT)
-=======
-    return EventRecorder(ApiClient(), node, died=died, clock=clock, wall=lambda: MOMENT)
-
-
-def died(error: BaseException) -> None:
-    pytest.fail(f"the recorder's thread ended with {error!r}")
->>>>>>> Stashed changes
 
 
 def test_an_event_is_about_the_node_and_names_the_service() -> None:
