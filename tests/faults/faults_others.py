@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import time
 from typing import TYPE_CHECKING
 
+import yaml
+
+from agent.demo.testbed import CLUSTER_CIDRS
 from agent.rules import names
 from agent.state.values import Family
 from e2e.local.kubeproxy import DATA
 from tests.faults.run import PERIOD
 from tests.faults.schedule import Breaks, Fault
 from tests.kernel.running import until
+from tests.kernel.shapes import NODE
 
 if TYPE_CHECKING:
     import random
@@ -40,6 +46,79 @@ def _second_agent(run: Run, rng: random.Random) -> Iterator[None]:
 
 
 def _kube_proxy(run: Run, rng: random.Random) -> Iterator[None]:
+    """The real one, if ONENTH_KUBE_PROXY names the program, else its rules.
+
+    Without TLS the real one sends no token.
+    """
+    program = os.environ.get("ONENTH_KUBE_PROXY", "") if run.schedule.tls else ""
+    return _real_kube_proxy(run, rng, program) if program else _recorded_kube_proxy(run, rng)
+
+
+def _real_kube_proxy(run: Run, rng: random.Random, program: str) -> Iterator[None]:
+    """kube-proxy with another mark, on the same Services; it writes when something changes."""
+    folder = run.folder / f"kube-proxy-{rng.randrange(1 << 30)}"
+    tools = folder / "bin"
+    tools.mkdir(parents=True)
+    real = shutil.which(f"xtables-{run.backend}-multi", path="/usr/sbin:/sbin")
+    for name in ("iptables", "ip6tables"):
+        for verb in ("", "-save", "-restore"):
+            (tools / f"{name}{verb}").symlink_to(str(real))
+    config = {
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+        "kind": "KubeProxyConfiguration",
+        "clientConnection": {
+            "kubeconfig": str(run.folder / "agent/kubeconfig"), "contentType": "application/json",
+        },
+        "mode": "iptables",
+        "hostnameOverride": NODE,
+        "clusterCIDR": ",".join(CLUSTER_CIDRS),
+        "healthzBindAddress": "127.0.0.1:10356",
+        "metricsBindAddress": "127.0.0.1:10349",
+        "iptables": {"masqueradeBit": 15, "minSyncPeriod": "0s", "localhostNodePorts": True},
+        "conntrack": {
+            "maxPerCore": 0, "min": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s",
+        },
+    }  # fmt: skip
+    (folder / "config.yaml").write_text(yaml.safe_dump(config), "utf-8")
+    environment = {
+        "PATH": f"{tools}:/usr/sbin:/usr/bin:/sbin:/bin",
+        "XTABLES_LOCKFILE": os.environ["XTABLES_LOCKFILE"],
+    }
+    with (folder / "log").open("w") as log:
+        process = run.node.popen(
+            [program, "--config", str(folder / "config.yaml")],
+            stdout=log, stderr=log, env=environment,
+        )  # fmt: skip
+
+    def changed() -> bool:
+        assert process.poll() is None, (folder / "log").read_text()[-2000:]
+        run.churn(rng)
+        time.sleep(PERIOD / 2)
+        return _contested(run)
+
+    try:
+        until(changed, _PATIENCE, (folder / "log").read_text)
+        yield
+    finally:
+        process.terminate()
+        process.wait(20)
+        if Family.V6 in run.families:
+            _remove_firewall(run)
+
+
+def _remove_firewall(run: Run) -> None:
+    """What kube-proxy shares with the kubelet, and leaves; over IPv6 no agent needs it."""
+    lines = [
+        f"-D {chain} {rule}"
+        for chain, rules in run.held(Family.V6)["filter"].items()
+        for rule in rules
+        if "-j KUBE-FIREWALL" in rule
+    ]
+    lines += [":KUBE-FIREWALL - [0:0]", "-X KUBE-FIREWALL"]
+    run.restore(Family.V6, "\n".join(["*filter", *lines, "COMMIT", ""]), "--noflush")
+
+
+def _recorded_kube_proxy(run: Run, rng: random.Random) -> Iterator[None]:
     """What kube-proxy writes for a Service of its own, with each of its syncs."""
 
     def sync() -> bool:
