@@ -243,7 +243,7 @@ def test_all_problems_are_listed_at_once(write: Write) -> None:
         "frobnicate: 1\n"
         "conntrack: 5\n"
         "detectLocalMode: BridgeInterface\n"
-        "loging: {format: json}\n"
+        "loggng: {format: json}\n"
     )
     with pytest.raises(ConfigError) as refused:
         load(
@@ -257,7 +257,7 @@ def test_all_problems_are_listed_at_once(write: Write) -> None:
         "syncPeriod (line 6) is not a key; did you mean iptables.syncPeriod?",
         "clusterCidr (line 7) is not a key; did you mean clusterCIDR?",
         "frobnicate (line 8) is not a key",
-        "loging (line 11) is not a key; did you mean logging?",
+        "loggng (line 11) is not a key; did you mean logging?",
         "conntrack (line 9) must hold keys and values, not 5",
         "ONENTH_DISPACH is not a variable that onenth reads; did you mean ONENTH_DISPATCH?",
         "ONENTH_NODE_IP: 'host' is not an IP address",
