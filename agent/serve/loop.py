@@ -42,8 +42,10 @@ if TYPE_CHECKING:
 
 #: Seconds for a whole exchange, from accepting to the client's closing.
 EXCHANGE_SECONDS = 5.0
-#: Connections that wait in the kernel until they are accepted.
-BACKLOG = 128
+#: Connections that wait in the kernel until they are accepted. Where the queue is full, a newcomer
+#: loses against a flood that tries again at once; one of this length is through in the seconds
+#: that probes wait for, at the share below.
+BACKLOG = 1024
 _WILDCARDS = ("0.0.0.0", "::")  # noqa: S104  compared with; the operator chooses
 #: Part of a core that a thread may use in the long run, and seconds that it may use at once.
 SHARE = 0.1

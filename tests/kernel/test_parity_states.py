@@ -5,7 +5,6 @@ A tenth of the recorded states is enough for every day; ONENTH_ALL_STATES=1 take
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +18,7 @@ from agent.kernel.tools import SubprocessRunner
 from agent.rules.parse import canonical, parse_rule
 from agent.state.values import Family
 from agent.sync.render import render
+from tests.given import given
 from tests.kernel.inside import NamespaceRunner
 from tests.kernel.running import tables
 from tests.parity.case import UNORDERED, build, load_cases
@@ -86,7 +86,7 @@ def test_the_kernel_holds_what_was_meant(namespace: Namespace, backend: Backend)
 def test_the_kernel_holds_recorded_states(namespace: Namespace, backend: Backend) -> None:
     """Likewise the states recorded of kube-proxy: a share of them, or all if asked for."""
     cases = load_cases(golden_file())
-    share = 1 if os.environ.get("ONENTH_ALL_STATES") else SHARE
+    share = 1 if given("ONENTH_ALL_STATES") else SHARE
 
     assert not_as_meant(namespace, backend, cases[::share]) == []
     assert cases

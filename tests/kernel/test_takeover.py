@@ -19,6 +19,7 @@ from agent.demo.testbed import CLUSTER_CIDRS, NODE_IPS, REMOTE_NODE_IPS, Testbed
 from agent.rules.parse import canonical, parse_rule
 from tests.fakes.apiserver import write_kubeconfig
 from tests.fakes.objects import cluster as crowd
+from tests.given import given
 from tests.kernel import shapes
 from tests.kernel.dialer import Call, dial
 from tests.kernel.running import BACKENDS, RunningAgent, Tables, fetch, serve_api, tables, until
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from agent.demo.load import Client
     from tests.fakes.apiserver import FakeAPIServer
 
-PROGRAM = os.environ.get("ONENTH_KUBE_PROXY", "")
+PROGRAM = given("ONENTH_KUBE_PROXY")
 pytestmark = [
     pytest.mark.skipif(not PROGRAM, reason="ONENTH_KUBE_PROXY does not name a kube-proxy program"),
     pytest.mark.timeout(180),

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +9,7 @@ import pytest
 
 from agent.state.healthports import HealthPorts
 from agent.state.values import Family
+from tests.given import given
 from tests.parity.__main__ import main
 from tests.parity.case import build, differences, load_cases
 from tests.parity.written import load_written
@@ -24,7 +24,7 @@ WRITTEN = load_written()
 
 def golden_file() -> Path:
     """Recorded states: those that ONENTH_GOLDEN names, or those beside the clone."""
-    named = os.environ.get("ONENTH_GOLDEN")
+    named = given("ONENTH_GOLDEN")
     path = Path(named) if named else BESIDE
     if not named and not path.exists():
         pytest.skip(f"no recorded states: ONENTH_GOLDEN is not set, and there is no {BESIDE}")
