@@ -34,8 +34,10 @@ with Testbed(pods=1) as bed:
 
 def hold_testbed() -> tuple[subprocess.Popen[str], list[str]]:
     """Start a process that holds a testbed; returns it and the names of the namespaces."""
+    # Under nohup, or in the background of a script, signals are ignored, by children too.
+    heeding = ["env", "--default-signal=HUP,INT,TERM"]
     holder = subprocess.Popen(
-        [sys.executable, "-c", HOLDER],
+        [*heeding, sys.executable, "-c", HOLDER],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
