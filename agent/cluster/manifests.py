@@ -21,8 +21,8 @@ import msgspec
 
 from agent import logs
 from agent.cluster.content import Content, Manifests, Problem, Severity, merge, read_text
-from agent.cluster.feed import Replaced, SourceFailed
-from agent.cluster.objects import Kind, Object
+from agent.cluster.feed import Rejected, Replaced, SourceFailed
+from agent.cluster.objects import Key, Kind, Object
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -161,8 +161,9 @@ class ManifestSource:
                 if self._node_name is None or node.metadata.name == self._node_name
             ],
         }
+        rejections = [*manifests.rejected, *_unusable_files(manifests)]
         for kind, objects in lists.items():
-            rejected = tuple(r for r in manifests.rejected if r.kind is kind)
+            rejected = tuple(r for r in rejections if r.kind is kind)
             event = Replaced(kind, tuple(objects), rejected)
             if self._sent.get(kind) != event and not self._stop.is_set():
                 self._sent[kind] = event
@@ -185,6 +186,15 @@ class ManifestSource:
             rejected=len(manifests.rejected),
             ignored=manifests.ignored,
         )
+
+
+def _unusable_files(manifests: Manifests) -> list[Rejected]:
+    """Files that say nothing (any more), for metrics and status; counted among Services."""
+    return [
+        Rejected(Kind.SERVICE, Key("", problem.path), f"line {problem.line}: {problem.message}")
+        for problem in manifests.problems
+        if problem.severity is Severity.ERROR
+    ]
 
 
 class _File(msgspec.Struct):

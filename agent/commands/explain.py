@@ -20,6 +20,7 @@ from agent.inspect.show import SHOWN, outcome_text, plain, plain_outcome, tree
 from agent.inspect.walk import TooLongError, walk
 from agent.inspect.wrap import indented
 from agent.rules.words import ParseError
+from agent.state.addresses import parse_ip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,7 +111,8 @@ def run(
     held, objects = read_both(options, config, runner)
     node = this_node(options)
     found: list[Explanation] = []
-    for one in held:
+    sender = parse_ip(question.sender)
+    for one in [one for one in held if sender and one.family is sender[0]] or held:
         expected = expect(config, objects, one, node) if objects is not None else None
         # An address can be explained where no proxy has written anything.
         known = one.survey.is_held() or question.aim.address

@@ -197,6 +197,8 @@ def test_explain_knows_the_node(node: Node) -> None:
         assert [o["chance"] for o in one["outcomes"]] == ["1/3"] * 3
         assert all(o["masqueraded"] for o in one["outcomes"])
         assert "unknown" not in {b["kind"] for b in one["way"].get("branches", ())}
+    sent = node.onenth("explain", "30080", "--from", "203.0.113.7", "-o", "json")
+    assert [one["from"] for one in json.loads(sent.stdout)] == ["203.0.113.7"]
 
 
 def test_without_privilege_it_says_so(node: Node) -> None:

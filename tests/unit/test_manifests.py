@@ -327,7 +327,7 @@ def test_a_file_that_breaks_keeps_what_it_said(
     source = feed(tmp_path)
     source.first()
     path.write_text(text)
-    assert source.quiet()
+    assert source.names() == {"a"}
     errors = [entry for entry in logs if entry["log_level"] == "error"]
     assert [entry["file"] for entry in errors] == [str(path)]
     assert "what it said last stays in force" in errors[0]["error"]
@@ -347,11 +347,13 @@ def test_a_path_that_vanishes_keeps_what_it_said(
     source = feed(folder, file)
     source.first()
     folder.rename(tmp_path / "away")
+    assert source.names() == {"a", "f"}
     file.unlink()
-    assert source.quiet()
+    assert source.names() == {"a", "f"}
     told = {entry["file"] for entry in logs if entry["log_level"] == "error"}
     assert {str(folder), str(file)} <= told
     (tmp_path / "away").rename(folder)
+    assert source.names() == {"a", "f"}
     _write(file, service("g"))
     assert source.names() == {"a", "g"}
 
@@ -382,6 +384,24 @@ def test_rejected_objects_are_part_of_the_list(tmp_path: Path, feed: Callable[..
 
     assert [obj.metadata.name for obj in event.objects] == ["a"]
     assert [rejected.key for rejected in event.rejected] == [Key("default", "b")]
+
+
+def test_a_file_that_says_nothing_any_more_is_named(
+    tmp_path: Path, feed: Callable[..., _Feed]
+) -> None:
+    """What it said stays in force, and it is listed as unusable until it can be read again."""
+    path = _write(tmp_path / "a.yaml", service("a"))
+    source = feed(tmp_path)
+    source.first()
+    path.write_text("kind: Service\nmetadata: {name: a}\nspec: [\n")
+    event = source.replaced()
+
+    assert [obj.metadata.name for obj in event.objects] == ["a"]
+    (rejected,) = event.rejected
+    assert rejected.key == Key("", str(path))
+    assert "line 4" in rejected.reason
+    _write(path, service("a"))
+    assert source.replaced().rejected == ()
 
 
 def test_stop_is_prompt(tmp_path: Path, feed: Callable[..., _Feed]) -> None:
