@@ -166,12 +166,12 @@ def test_observe_looks_at_another_proxys_rules(
 ) -> None:
     """Beside a proxy it tells that all is sound, and then what somebody broke; it mends nothing.
 
-    The proxy is this agent, which looks by itself every 30 s only.
+    The proxy is this agent, told to look by itself every ten minutes only.
     """
     docker(
         "run", "--detach", "--name", container, "--network", "none", *_RIGHTS,
         "--volume", f"{folder}:/manifests:ro", IMAGE, "run", "--manifests", "/manifests",
-        "--node-name", "node-1",
+        "--node-name", "node-1", "--iptables-sync-period", "10m",
     )  # fmt: skip
     wait_for("rules", lambda: docker("exec", container, "onenth", "probe", "readyz"))
     observer = f"{container}-observer"
