@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from agent.kernel.sysctl import ROUTE_LOCALNET, Outcome, Result, Sysctls
 from agent.rules import names
-from agent.rules.parse import understood
+from agent.rules.parse import canonical, understood
 from agent.rules.static import KUBELET_JUMPS, localnet_guard
+from agent.sync.look import read_chain
 from agent.sync.port import ReadError, RestoreError
 
 if TYPE_CHECKING:
@@ -38,19 +39,19 @@ def open_loopback(kernel: Kernel, sysctls: Sysctls) -> Outcome:
 def _guard(kernel: Kernel) -> None:
     """Write what is missing of the rule and the jumps to it; the chain may be the kubelet's."""
     guard = localnet_guard()
-    held = kernel.chain("filter", _CHAIN)
+    held = read_chain(kernel, "filter", _CHAIN)
     lines = [] if held is not None else [f":{_CHAIN} - [0:0]"]
-    if not _has(held, _CHAIN, guard):
+    if not _has(held, guard):
         lines.append(f"-I {_CHAIN} {guard.text()}")
     lines += [
         f"-I {jump.source} {jump.rule.text()}"
         for jump in KUBELET_JUMPS
-        if not _has(kernel.chain(jump.table, jump.source), jump.source, jump.rule)
+        if not _has(read_chain(kernel, jump.table, jump.source), jump.rule)
     ]
     if lines:
         kernel.restore("\n".join(("*filter", *lines, "COMMIT", "")))
 
 
-def _has(held: list[str] | None, chain: str, wanted: Rule) -> bool:
-    same = understood(wanted.text())
-    return any(understood(line.removeprefix(f"-A {chain} ")) == same for line in held or ())
+def _has(held: list[str] | None, wanted: Rule) -> bool:
+    same = canonical(wanted)
+    return any(understood(text) == same for text in held or ())

@@ -30,7 +30,7 @@ from agent.rules import names
 from agent.rules.parse import equal
 from agent.rules.ruleset import own_chains
 from agent.rules.static import BASE_CHAINS, CANARY_TABLES
-from agent.sync.look import read_table
+from agent.sync.look import read_chain, read_table
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator
@@ -283,9 +283,9 @@ class Audit:
             return read_table(kernel, table)
         found: dict[str, list[str]] = {}
         for chain in chains:
-            lines = kernel.chain(table, chain)
-            if lines is not None:
-                found[chain] = [line.removeprefix(f"-A {chain}").strip() for line in lines]
+            rules = read_chain(kernel, table, chain)
+            if rules is not None:
+                found[chain] = rules
         return found
 
     # What is not a chain of ours with rules -------------------------------------------------

@@ -30,6 +30,16 @@ def read_table(kernel: Kernel, table: str) -> dict[str, list[str]]:
         raise ReadError(f"reading table {table}: {error}") from error
 
 
+def read_chain(kernel: Kernel, table: str, chain: str) -> list[str] | None:
+    """A chain's rules, without ``-A CHAIN``; None if there is no such chain.
+
+    Raises:
+        ReadError: it could not be read.
+    """
+    lines = kernel.chain(table, chain)
+    return None if lines is None else [line.removeprefix(f"-A {chain}").strip() for line in lines]
+
+
 class Looker:
     """Reads the kernel for a planner's rules; every method may raise ``ReadError``."""
 
@@ -52,11 +62,10 @@ class Looker:
             for table, chain in chains
             if names.is_service_chain(chain) or names.is_tree_chain(chain)
         )
-        wrong, standing = self._look_at_jumps()
+        _, standing = self._look_at_jumps()
         return KernelView(
             chains=ours,
             filters=filters,
-            wrong_jumps=tuple(wrong),
             standing_jumps=standing,
             canary=self._kernel.chain("mangle", names.CANARY) is not None,
             right=self._right() if right and ours else {},
@@ -83,14 +92,13 @@ class Looker:
         wrong: dict[BaseJump, int] = {}
         standing: dict[ChainId, list[str]] = {}
         for table, source in dict.fromkeys((jump.table, jump.source) for jump in jumps):
-            lines = self._kernel.chain(table, source) or ()
-            held = [line.partition(f"-A {source} ")[2] for line in lines]
+            held = read_chain(self._kernel, table, source) or []
             present = [understood(text) for text in held]
             mine = [jump for jump in jumps if (jump.table, jump.source) == (table, source)]
-            counts = {jump: present.count(canonical(jump.rule)) for jump in mine}
-            if any(count != 1 for count in counts.values()):
-                wrong |= {jump: count for jump, count in counts.items() if count != 1}
-                ours = [canonical(jump.rule) for jump in mine]
+            ours = [canonical(jump.rule) for jump in mine]
+            counts = zip(mine, map(present.count, ours), strict=True)
+            if amiss := {jump: count for jump, count in counts if count != 1}:
+                wrong |= amiss
                 standing[table, source] = [
                     text for text, rule in zip(held, present, strict=True) if rule in ours
                 ]

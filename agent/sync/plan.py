@@ -71,9 +71,8 @@ class KernelView(msgspec.Struct, frozen=True):
     Attributes:
         chains: the chains of ours that exist, apart from the base chains.
         filters: rules of the filter table's chains, as the kernel words them.
-        wrong_jumps: those of our jumps that are not in their built-in chain just once.
-        standing_jumps: all of ours in the chains of those, as the kernel words them; by (table,
-            chain).
+        standing_jumps: built-in chains without just one of each of our jumps, by (table, chain),
+            and our jumps that are there, as the kernel words them.
         canary: the canary of the mangle table exists.
         right: nat chains that hold what they should already, and what that is; they are not
             written as long as they should hold it.
@@ -81,8 +80,7 @@ class KernelView(msgspec.Struct, frozen=True):
 
     chains: frozenset[ChainId]
     filters: dict[str, list[str]]
-    wrong_jumps: tuple[BaseJump, ...]
-    standing_jumps: dict[ChainId, list[str]] = {}
+    standing_jumps: dict[ChainId, list[str]]
     canary: bool = False
     right: dict[str, tuple[str, ...]] = {}
 
@@ -257,9 +255,8 @@ class Planner:
         # Where one is wrong all are put in anew, at one instant: their order has a meaning.
         for (table, source), texts in view.standing_jumps.items():
             by_table[table].lines += [Line(f"-D {source} {text}") for text in texts]
-        lacking = {(jump.table, jump.source) for jump in view.wrong_jumps}
         for jump in self.jumps():
-            if (jump.table, jump.source) in lacking:
+            if (jump.table, jump.source) in view.standing_jumps:
                 by_table[jump.table].lines.append(Line(f"-I {jump.source} {jump.rule.text()}"))
         return by_table["mangle"]
 

@@ -14,6 +14,6 @@ def render(rules: RuleSet) -> str:
     """The restore input that makes an empty node hold these rules."""
     planner = Planner(rules)
     services = sorted(rules.services)
-    view = KernelView(frozenset(), {}, planner.jumps())
+    view = KernelView(frozenset(), {}, {(j.table, j.source): [] for j in planner.jumps()})
     own = planner.own(services, view=view)
     return planner.switch(services, own, view=view).transaction.text()
