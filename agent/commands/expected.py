@@ -28,8 +28,6 @@ from agent.state.store import Store
 from agent.sync.plan import Planner
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from agent.commands.sources import Held, Options
     from agent.commands.sources import Node as KnownNode
     from agent.config.model import Config
@@ -258,8 +256,3 @@ def _has_match() -> bool:
             return "nfacct" in listed.read().split()
     except OSError:
         return False
-
-
-def no_objects(problems: Sequence[str] = ()) -> Objects:
-    """No objects at all."""
-    return Objects((), (), (), (), tuple(problems), "nowhere")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import difflib
 from fractions import Fraction
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from agent.commands.expected import expect, no_objects, read_both
+from agent.commands.expected import expect, read_both
 from agent.commands.sources import Held, LookError, Node, Options, this_node
 from agent.commands.strangers import of_address, of_sender, of_service
 from agent.inspect.aim import Aim, Goal, goals, known_services, ways_in
@@ -110,19 +111,21 @@ def run(
         options = msgspec.structs.replace(options, family=family)
     held, objects = read_both(options, config, runner)
     node = this_node(options)
+    expected = [expect(config, objects, one, node) for one in held] if objects is not None else []
     found: list[Explanation] = []
     sender = parse_ip(question.sender)
-    for one in [one for one in held if sender and one.family is sender[0]] or held:
-        expected = expect(config, objects, one, node) if objects is not None else None
+    mine = {one.family for one in held if sender and one.family is sender[0]}
+    for one, should in zip_longest(held, expected):
+        if mine and one.family not in mine:
+            continue
         # An address can be explained where no proxy has written anything.
         known = one.survey.is_held() or question.aim.address
         meant = goals(question.aim, one.survey, node.host.addresses) if known else []
-        found += [_explain(question, goal, one, node, expected) for goal in meant]
+        found += [_explain(question, goal, one, node, should) for goal in meant]
     if found:
         return found
-    compared = held if objects is not None and question.aim.service else []
-    families = (expect(config, objects or no_objects(), one, node) for one in compared)
-    return _unknown(question.aim, held, tuple(of_service(question.aim, families)))
+    told = of_service(question.aim, expected) if question.aim.service else iter(())
+    return _unknown(question.aim, held, tuple(told))
 
 
 def _explain(
