@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 
+from agent.rules.probability import PROBABILITY_STEPS, probability_steps
 from agent.state.values import Family
 
 _COMMENT = "-m comment --comment "
@@ -62,7 +63,7 @@ def _printed_dice(rule: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def _kept(probability: str) -> str:
-    return f"{round(float(probability) * 2**31) / 2**31:.11f}"
+    return f"{probability_steps(probability) / PROBABILITY_STEPS:.11f}"
 
 
 def _printed_check(rule: str, family: Family) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import msgspec
+from msgspec.structs import replace
 
 from agent.cluster.objects import LABEL_SERVICE_NAME, Key, key_of
 from agent.state.addresses import can_be_endpoint, parse_ip
@@ -135,7 +136,7 @@ def merge(slices: Iterable[SliceState], family: Family) -> dict[PortId, tuple[En
         for name, protocol, number in state.ports:
             known = best.setdefault((name, protocol), {})
             for entry in state.endpoints:
-                endpoint = entry if entry.port == number else _on_port(entry, number)
+                endpoint = entry if entry.port == number else replace(entry, port=number)
                 rival = known.setdefault(endpoint.address, endpoint)
                 if rival is not endpoint and _rank(endpoint) > _rank(rival):
                     known[endpoint.address] = endpoint
@@ -168,17 +169,4 @@ def _rank(endpoint: Endpoint) -> tuple[bool | tuple[str, ...], ...]:
         endpoint.local,
         endpoint.zones,
         endpoint.nodes,
-    )
-
-
-def _on_port(entry: Endpoint, port: int) -> Endpoint:
-    return Endpoint(
-        ip=entry.ip,
-        port=port,
-        local=entry.local,
-        ready=entry.ready,
-        serving=entry.serving,
-        terminating=entry.terminating,
-        zones=entry.zones,
-        nodes=entry.nodes,
     )

@@ -31,6 +31,7 @@ _TYPES = ("ClusterIP", "NodePort", "LoadBalancer", "ExternalName")
 _POLICIES = ("Cluster", "Local")
 _AFFINITIES = ("None", "ClientIP")
 _MODES = ("VIP", "Proxy")
+_IP_FAMILIES = tuple(family.value for family in Family)
 _MOST_PROBLEMS = 10
 _LONGEST_TEXT = 160
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -144,7 +145,7 @@ def _check_words(service: Service, report: Report) -> None:
     _is_known(spec.internal_traffic_policy, _POLICIES, "internal traffic policy", report)
     _is_known(spec.session_affinity, _AFFINITIES, "session affinity", report)
     for name in spec.ip_families or ():
-        _is_known(name, tuple(family.value for family in Family), "IP family", report)
+        _is_known(name, _IP_FAMILIES, "IP family", report)
     balancer = service.status.load_balancer if service.status else None
     for entry in (balancer.ingress if balancer else None) or ():
         _is_known(entry.ip_mode, _MODES, "load balancer IP mode", report)
