@@ -36,7 +36,7 @@ class Node:
 
     def onenth(self, *argv: str, settings: bool = True) -> tuple[int, Any]:
         """Exit status and output."""
-        command = ["env", "-u", "ONENTH_KUBE_PROXY", f"PYTHONPATH={ROOT}", sys.executable]
+        command = ["env", f"PYTHONPATH={ROOT}", sys.executable]
         command += ["-m", "agent", *argv, *(self._settings if settings else []), "-o", "json"]
         done = self.bed.node.run(command, check=False, timeout=60)
         assert done.returncode in {0, 1}, done.stderr
