@@ -190,11 +190,12 @@ class ManifestSource:
 
 def _unusable_files(manifests: Manifests) -> list[Rejected]:
     """Files that say nothing (any more), for metrics and status; counted among Services."""
-    return [
-        Rejected(Kind.SERVICE, Key("", problem.path), f"line {problem.line}: {problem.message}")
-        for problem in manifests.problems
-        if problem.severity is Severity.ERROR
-    ]
+    found: list[Rejected] = []
+    for problem in manifests.problems:
+        if problem.severity is Severity.ERROR:
+            where = f"line {problem.line}: " if problem.line else ""
+            found.append(Rejected(Kind.SERVICE, Key("", problem.path), where + problem.message))
+    return found
 
 
 class _File(msgspec.Struct):

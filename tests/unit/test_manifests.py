@@ -400,6 +400,8 @@ def test_a_file_that_says_nothing_any_more_is_named(
     (rejected,) = event.rejected
     assert rejected.key == Key("", str(path))
     assert "line 4" in rejected.reason
+    path.write_text("")
+    assert source.replaced().rejected[0].reason.startswith("it is empty")
     _write(path, service("a"))
     assert source.replaced().rejected == ()
 
