@@ -74,18 +74,18 @@ def check_service_chains(survey: Survey) -> Iterator[Finding]:
 def _check_lottery(report: Reporter) -> Iterator[Finding]:
     """Masquerade rules, then remembered clients, then the dice."""
     dice: list[_Lead] = []
-    sticky: list[_Lead] = []
+    sticky: list[tuple[_Lead, Recent]] = []
     for entry in report.chain.entries:
         target = target_name(entry.rule.target)
         if target.startswith(names.SEP):
             recent = _recent(entry.rule)
             if recent is None:
-                dice.append(_Lead(entry, target, recent))
+                dice.append(_Lead(entry, target))
                 continue
             if dice:
                 text = "it asks for remembered clients behind the dice"
                 yield report(Wrong.RULE_ORDER, text, entry, "in front of the dice")
-            sticky.append(_Lead(entry, target, recent))
+            sticky.append((_Lead(entry, target), recent))
         elif target == names.MARK_MASQ:
             if dice or sticky:
                 text = "the rule that marks packets stands behind rules that lead away"
@@ -97,7 +97,7 @@ def _check_lottery(report: Reporter) -> Iterator[Finding]:
         yield report(Wrong.NO_ENDPOINTS, "the chain leads to no endpoint")
     yield from _check_dice(report, dice)
     yield from _check_sticky(report, sticky, dice)
-    yield from _check_comments(report, [*sticky, *dice])
+    yield from _check_comments(report, [*(lead for lead, _ in sticky), *dice])
 
 
 class _Lead(NamedTuple):
@@ -106,12 +106,10 @@ class _Lead(NamedTuple):
     Attributes:
         entry: the rule.
         chain: to which it leads.
-        recent: asks for remembered clients; None for one that throws dice.
     """
 
     entry: Entry
     chain: str
-    recent: Recent | None
 
 
 def _recent(rule: Rule) -> Recent | None:
@@ -125,7 +123,7 @@ def _check_dice(report: Reporter, dice: Sequence[_Lead]) -> Iterator[Finding]:
     """Rule i of n matches with 1/(n-i), and the last one always."""
     left = count = len(dice)
     seen: set[str] = set()
-    for entry, target, _ in dice:
+    for entry, target in dice:
         if target in seen:
             text = f"{target} is there twice, so its endpoint gets two shares of {count}"
             yield report(Wrong.ENDPOINT_TWICE, text, entry)
@@ -171,15 +169,14 @@ def _is_share(rule: Rule, wanted: int) -> bool:
 
 
 def _check_sticky(
-    report: Reporter, sticky: Sequence[_Lead], dice: Sequence[_Lead]
+    report: Reporter, sticky: Sequence[tuple[_Lead, Recent]], dice: Sequence[_Lead]
 ) -> Iterator[Finding]:
     """Remembered clients are sent where they were, all for the same time."""
     if not sticky:
         return
     seconds: set[int] = set()
-    for entry, target, recent in sticky:
-        if recent is None:
-            continue
+    first, _ = sticky[0]
+    for (entry, target), recent in sticky:
         seconds.add(recent.seconds)
         if recent.name != target:
             text = f"clients that are remembered as {recent.name} are sent to {target}"
@@ -189,12 +186,12 @@ def _check_sticky(
             yield report(Wrong.AFFINITY, text, entry)
     if len(seconds) > 1:
         text = f"clients are remembered for different times: {sorted(seconds)} s"
-        yield report(Wrong.AFFINITY, text, sticky[0].entry)
+        yield report(Wrong.AFFINITY, text, first.entry)
     thrown = [lead.chain for lead in dice]
-    if [lead.chain for lead in sticky] != thrown:
+    if [lead.chain for lead, _ in sticky] != thrown:
         text = "the endpoints of remembered clients are not those of the dice, in the same order"
-        yield report(Wrong.AFFINITY, text, sticky[0].entry, ", ".join(thrown))
-    for entry, chain, _ in dice:
+        yield report(Wrong.AFFINITY, text, first.entry, ", ".join(thrown))
+    for entry, chain in dice:
         if not _remembers(report.survey, chain):
             text = f"{chain} does not remember its clients, so there is no affinity to it"
             yield report(Wrong.AFFINITY, text, entry, f"-m recent --set --name {chain} in {chain}")
@@ -213,7 +210,7 @@ def _remembers(survey: Survey, chain: str) -> bool:
 
 def _check_comments(report: Reporter, leads: Sequence[_Lead]) -> Iterator[Finding]:
     """``service -> ip:port`` tells the truth."""
-    for entry, chain, _ in leads:
+    for entry, chain in leads:
         comment = comment_of(entry.rule)
         if not comment:
             continue
