@@ -16,6 +16,7 @@ else deleted.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
@@ -130,8 +131,9 @@ class Syncer:
         self._store = store
         self.prepare(store)
         self.needs_full = True  # until this attempt has succeeded
-        view = self._looker.view(right=self._in_parts()) if outcome.full else None
-        services = sorted(self.rules.services.keys() | self._pending if view else self._pending)
+        keys = self.rules.services.keys() | self._pending if outcome.full else self._pending
+        services = sorted(keys)
+        view = self._looker.view(right=not self._fits(services)) if outcome.full else None
         outcome.services = len(self._pending)
         self._apply(services, view, outcome)
         self._pending.clear()
@@ -187,11 +189,6 @@ class Syncer:
     def _looker(self) -> Looker:
         return Looker(self.planner, self.kernel)
 
-    def _in_parts(self) -> bool:
-        """Whether a full sync takes more than one transaction."""
-        batch = self.settings.batch
-        return batch is not None and len(self.rules.services) > batch
-
     def wrong_jumps(self) -> dict[BaseJump, int]:
         """How often each of our jumps is in its built-in chain, if it is not there just once.
 
@@ -203,7 +200,7 @@ class Syncer:
     # Writing -----------------------------------------------------------------------------
 
     def _apply(self, services: Sequence[Key], view: KernelView | None, outcome: Outcome) -> None:
-        if len(list(self._batches(services, self.settings.batch))) <= 1:
+        if self._fits(services):
             try:
                 self._apply_at_once(services, view, outcome)
             except RestoreError as error:
@@ -262,6 +259,10 @@ class Syncer:
             else:
                 self._commit(services, switch, self.planner.left(services), view)
                 return
+
+    def _fits(self, services: Sequence[Key]) -> bool:
+        """Whether everything goes into one transaction."""
+        return len(list(islice(self._batches(services, self.settings.batch), 2))) <= 1
 
     def _batches(self, services: Sequence[Key], size: int | None) -> Iterator[list[Key]]:
         """Services whose own chains go into one transaction: fewer of giants; None for all."""
