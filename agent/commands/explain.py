@@ -136,7 +136,7 @@ def _explain(
     address = goal.address or node_address(survey, node.host)
     made_up = frozenset({node_address(survey, node.host)})
     host = msgspec.structs.replace(node.host, addresses=node.host.addresses | made_up)
-    who = origin(sender, survey, host, question.interface)
+    who = origin(sender, survey, host, question.interface, address)
     packet = Packet(
         family=held.family,
         protocol=goal.protocol,
@@ -211,6 +211,8 @@ def _heading(one: Explanation) -> Iterator[str]:
     else:
         via = f"by interface {interface}" if interface else "sent by a process of the node"
     yield from indented(f"{one.where}; {via}", 0, 2)
+    if one.sender.assumed:
+        yield from indented(one.sender.assumed, 0, 2)
     if one.also:
         yield from indented(f"also reached by {', '.join(one.also)}", 0, 2)
 
@@ -239,6 +241,7 @@ def as_json(found: list[Explanation]) -> list[dict[str, Any]]:
             "destination": one.goal.label,
             "from": one.sender.label,
             "interface": one.sender.interface,
+            "assumed": one.sender.assumed,
             "also": list(one.also),
             "way": plain(one.way),
             "outcomes": [

@@ -16,7 +16,7 @@ from agent.kernel.addresses import list_addresses
 from agent.kernel.detect import Backend, choose, installed
 from agent.kernel.dump import dump
 from agent.kernel.errors import HostError, KernelError
-from agent.kernel.routes import interface_towards
+from agent.kernel.routes import interface_towards, source_towards
 from agent.kernel.sysctl import ROUTE_LOCALNET, TCP_BE_LIBERAL, Sysctls
 from agent.kernel.tools import SubprocessRunner
 from agent.rules.words import ParseError
@@ -231,7 +231,7 @@ def this_node(options: Options) -> Node:
     sysctls = Sysctls()
     liberal = sysctls.read_int(TCP_BE_LIBERAL).value
     return Node(
-        Host(_plain(cidrs), interface_towards),
+        Host(_plain(cidrs), interface_towards, source_towards),
         cidrs,
         None if liberal is None else bool(liberal),
         # In a container without privilege the agent goes without, and so are its rules.

@@ -50,12 +50,14 @@ class Origin(msgspec.Struct, frozen=True):
         source: address.
         interface: by which it comes; empty if the node sends it, None if unknown.
         avoids: interfaces by which it does not come.
+        assumed: what is taken for granted about it, in a sentence; empty if nothing is.
     """
 
     label: str
     source: str
     interface: str | None
     avoids: tuple[str, ...] = ()
+    assumed: str = ""
 
 
 class Pods(msgspec.Struct, frozen=True):
@@ -87,7 +89,10 @@ def _telling(survey: Survey) -> Iterator[Rule]:
 
 
 def node_address(survey: Survey, host: Host) -> str:
-    """An address of the node on which node ports answer, a made-up one if none is known."""
+    """An address of the node on which node ports answer, a made-up one if none is known.
+
+    Of several it is the one that the node shows to the world.
+    """
     family = survey.tables.family
     for entry in survey.tables.entries("nat", names.SERVICES):
         if target_name(entry.rule.target) == names.NODEPORTS:
@@ -95,7 +100,8 @@ def node_address(survey: Survey, host: Host) -> str:
                 if isinstance(match, Destination) and not match.negated:
                     return match.cidr
     mine = [a for a in sorted(host.addresses) if _is_good(family, a)]
-    return mine[0] if mine else NODE[family]
+    shown = host.source(OUTSIDE[family]) if host.source else None
+    return shown if shown in mine else mine[0] if mine else NODE[family]
 
 
 def _is_good(family: Family, address: str) -> bool:
@@ -106,7 +112,9 @@ def _is_good(family: Family, address: str) -> bool:
     return not (ip.is_loopback or ip.is_link_local)
 
 
-def origin(text: str, survey: Survey, host: Host, interface: str = "") -> Origin:
+def origin(
+    text: str, survey: Survey, host: Host, interface: str = "", destination: str = ""
+) -> Origin:
     """Who sends a packet.
 
     Args:
@@ -114,6 +122,7 @@ def origin(text: str, survey: Survey, host: Host, interface: str = "") -> Origin
         survey: of the tables, for what they say of pods.
         host: the node.
         interface: by which the packet comes, if it was given.
+        destination: address that it is sent to; the node's source depends on it.
 
     Raises:
         OriginError: the text is none of these, or an address of the other family.
@@ -126,8 +135,7 @@ def origin(text: str, survey: Survey, host: Host, interface: str = "") -> Origin
         name = interface or pods.interface.replace("+", "0") or host.route(source)
         return Origin(f"a pod ({source})", source, name)
     if text == From.NODE.value:
-        source = node_address(survey, host)
-        return Origin(f"this node ({source})", source, "")
+        return _node(survey, host, destination)
     if text == From.OUTSIDE.value:
         source = OUTSIDE[family]
         return Origin(
@@ -145,6 +153,25 @@ def origin(text: str, survey: Survey, host: Host, interface: str = "") -> Origin
     if host.is_local(family, source):
         return Origin(f"this node ({source})", source, "")
     return Origin(source, source, interface or host.route(source))
+
+
+def _node(survey: Survey, host: Host, destination: str) -> Origin:
+    """A process of the node: the kernel's route to the destination chooses the source."""
+    source, assumed = None, ""
+    if host.source is not None and destination:
+        source = host.source(destination)
+        if source is None:
+            assumed = (
+                f"This node has no route to {destination}: connections of its own fail before they"
+                " meet a rule. The rest is as if it had one"
+            )
+    else:
+        assumed = (
+            "The node's source address is assumed, since its routes are not known (--node-address"
+            " ADDR --from ADDR says it)"
+        )
+    source = source or node_address(survey, host)
+    return Origin(f"this node ({source})", source, "", assumed=assumed)
 
 
 def _pod_address(family: Family, pods: Pods) -> str:

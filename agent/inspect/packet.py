@@ -52,10 +52,13 @@ class Host(msgspec.Struct, frozen=True):
     Attributes:
         addresses: of its interfaces; loopback goes without saying.
         route: the interface by which packets to an address leave, None if that is not known.
+        source: the address that the node sends from to another one, None if there is no way;
+            None itself if the routes are not known.
     """
 
     addresses: frozenset[str] = frozenset()
     route: Callable[[str], str | None] = _no_route
+    source: Callable[[str], str | None] | None = None
 
     def is_local(self, family: Family, address: str) -> bool:
         """Whether packets to the address are for this node."""

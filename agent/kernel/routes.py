@@ -22,6 +22,7 @@ def interface_towards(address: str) -> str | None:
     return _ask(address, lambda route, found: _name(route, found.get_attr("RTA_OIF")))
 
 
+@functools.lru_cache(maxsize=4096)
 def source_towards(address: str) -> str | None:
     """The address that this node would send from to another one; None if there is no way."""
     return _ask(address, lambda _, found: found.get_attr("RTA_PREFSRC"))

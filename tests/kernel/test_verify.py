@@ -201,6 +201,35 @@ def test_explain_knows_the_node(node: Node) -> None:
     assert [one["from"] for one in json.loads(sent.stdout)] == ["203.0.113.7"]
 
 
+def test_the_source_of_the_node_is_what_its_routes_say(node: Node) -> None:
+    """Of several addresses the one that the kernel would use; another may look like a pod's."""
+    node.namespace.run(["ip", "address", "add", "10.64.77.1/32", "dev", "lo"])
+    try:
+        route = node.namespace.run(["ip", "-o", "route", "get", VIPS[0]]).stdout
+        (kernels,) = re.findall(r" src (\S+)", route)
+        target = f"{VIPS[0]}:80"
+        (sent,) = json.loads(node.onenth("explain", target, "--from", "node", "-o", "json").stdout)
+    finally:
+        node.namespace.run(["ip", "address", "del", "10.64.77.1/32", "dev", "lo"])
+
+    assert kernels != "10.64.77.1"
+    assert sent["from"] == f"this node ({kernels})"
+    assert sent["assumed"] == ""
+    assert [o["masqueraded"] for o in sent["outcomes"]] == [True] * 3
+
+
+def test_a_node_without_a_route_is_told(node: Node) -> None:
+    """Its own connections end before any rule: the kernel says that the network is unreachable."""
+    with Testbed(pods=1) as bed:
+        saved = node.namespace.run([node.tool("IPv4", "-save")]).stdout
+        bed.node.run([node.tool("IPv4", "-restore")], stdin=saved)
+        bed.node.run(["ip", "route", "flush", "table", "main"])
+        argv = ["env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "agent", "explain"]
+        out = bed.node.run([*argv, f"{VIPS[0]}:80", "--from", "node"]).stdout
+
+    assert "no route to 10.96.0.1" in " ".join(out.split())
+
+
 def test_without_privilege_it_says_so(node: Node) -> None:
     """Exit status 2, not a sound kernel."""
     argv = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable]

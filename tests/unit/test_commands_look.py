@@ -270,6 +270,21 @@ def test_every_sender_is_walked(dump: str, sender: str) -> None:
     )
 
 
+def test_a_file_does_not_tell_the_nodes_source(dump: str) -> None:
+    """It is assumed, which is said with how to give it; an address that was given is not."""
+    assumed = onenth("explain", "shop/web:http", "--from-file", dump, "--from", "node")
+    given = onenth(
+        *("explain", "shop/web:http", "--from-file", dump, "--from", "192.0.2.10"),
+        *("--node-address", "192.0.2.10"),
+    )
+
+    assert "The node's source address is assumed" in assumed.output
+    assert "--node-address ADDR --from ADDR" in " ".join(assumed.output.split())
+    assert "from this node (192.0.2.10)" in given.output
+    assert "assumed" not in given.output
+    assert narrow(assumed.output)
+
+
 def test_a_service_without_endpoints_says_why(tmp_path: Path) -> None:
     """From the slices: here, nobody is ready."""
     flags = agent_flags(manifests(tmp_path / "m", ready=(False, False, False)))
