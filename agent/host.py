@@ -89,8 +89,9 @@ def prepare(
     outcomes = apply_conntrack(config.conntrack, sysctls=sysctls)
     localnet = True
     if Family.V4 in capabilities.families and wants_localnet(Family.V4, settings):
-        kernel = Iptables(capabilities.tool, Family.V4, runner=runner)
-        outcome = open_loopback(kernel, sysctls)
+        outcome = open_loopback(
+            lambda: Iptables(capabilities.tool, Family.V4, runner=runner), sysctls
+        )
         localnet = outcome.result is not Result.REFUSED
         outcomes.append(outcome)
     for outcome in outcomes:

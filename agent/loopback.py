@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from agent.kernel.errors import HostError
 from agent.kernel.sysctl import ROUTE_LOCALNET, Outcome, Result, Sysctls
 from agent.rules import names
 from agent.rules.parse import canonical, understood
@@ -17,6 +18,8 @@ from agent.sync.look import read_chain
 from agent.sync.port import ReadError, RestoreError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from agent.rules.rule import Rule
     from agent.sync.port import Kernel
 
@@ -24,13 +27,18 @@ _WANTED = 1
 _CHAIN = names.KUBELET_FIREWALL
 
 
-def open_loopback(kernel: Kernel, sysctls: Sysctls) -> Outcome:
-    """Switch ``route_localnet`` on, behind its guard."""
+def open_loopback(kernel: Callable[[], Kernel], sysctls: Sysctls) -> Outcome:
+    """Switch ``route_localnet`` on, behind its guard.
+
+    Args:
+        kernel: makes the writer of IPv4 rules, where one is needed; may raise ``HostError``.
+        sysctls: ``/proc/sys``.
+    """
     present = sysctls.read_int(ROUTE_LOCALNET).value
     if present != _WANTED and sysctls.could_be(ROUTE_LOCALNET, _WANTED):
         try:
-            _guard(kernel)
-        except (ReadError, RestoreError) as error:
+            _guard(kernel())
+        except (HostError, ReadError, RestoreError) as error:
             reason = f"the rule that must go with it could not be written: {error}"
             return Outcome(ROUTE_LOCALNET, _WANTED, present, Result.REFUSED, reason)
     return sysctls.ensure(ROUTE_LOCALNET, _WANTED)

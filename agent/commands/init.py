@@ -11,17 +11,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agent.config.node import node_settings
-from agent.kernel.sysctl import ROUTE_LOCALNET, Sysctls, apply_conntrack
+from agent.kernel.detect import choose
+from agent.kernel.iptables import Iptables
+from agent.kernel.sysctl import Sysctls, apply_conntrack
+from agent.kernel.tools import SubprocessRunner
+from agent.loopback import open_loopback
 from agent.state.node import wants_localnet
 from agent.state.values import Family
 
 if TYPE_CHECKING:
     from agent.config.model import Config
     from agent.kernel.sysctl import Outcome
+    from agent.kernel.tools import Runner
 
 
 def prepare(
-    config: Config, *, sysctls: Sysctls | None = None, modules: Sysctls | None = None
+    config: Config,
+    *,
+    sysctls: Sysctls | None = None,
+    modules: Sysctls | None = None,
+    runner: Runner | None = None,
 ) -> list[Outcome]:
     """Apply the settings that the configuration asks for.
 
@@ -29,6 +38,7 @@ def prepare(
         config: the agent's.
         sysctls: ``/proc/sys``.
         modules: ``/sys``.
+        runner: runs iptables, for the rule that must go with one of the settings.
 
     Returns:
         What became of each setting that is not left as it is.
@@ -36,5 +46,10 @@ def prepare(
     sysctls = sysctls or Sysctls()
     outcomes = apply_conntrack(config.conntrack, sysctls=sysctls, modules=modules)
     if wants_localnet(Family.V4, node_settings(config)):
-        outcomes.append(sysctls.ensure(ROUTE_LOCALNET, 1))
+        runner = runner or SubprocessRunner()
+        outcomes.append(open_loopback(lambda: _kernel(config, runner), sysctls))
     return outcomes
+
+
+def _kernel(config: Config, runner: Runner) -> Iptables:
+    return Iptables(choose(config.iptables.backend, runner).tool, Family.V4, runner=runner)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +12,8 @@ from tests.kernel.shim import Shim
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from agent.demo.namespaces import Namespace
 
 SETTING = "net/ipv4/conf/all/route_localnet"
 
@@ -62,3 +65,36 @@ def test_without_the_rule_it_stays_off(host: Host, tmp_path: Path) -> None:
     assert setting(host) == "0"
     (line,) = agent.logged("a kernel setting could not be changed", name=SETTING)
     assert "the rule that must go with it could not be written" in line["reason"]
+
+
+def init(namespace: Namespace, backend: str, *prefix: str) -> str:
+    """Run ``onenth init --strict`` there; what it says of the setting."""
+    argv = [*prefix, sys.executable, "-m", "agent", "init", "--iptables-backend", backend]
+    zero = ("max-per-core", "tcp-timeout-established", "tcp-timeout-close-wait")
+    done = namespace.run([*argv, *(f"--conntrack-{one}=0" for one in zero)])
+    (line,) = (one for one in done.stdout.splitlines() if one.startswith(SETTING))
+    return line
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_privileged_init_writes_the_rule_too(host: Host, backend: str) -> None:
+    """The agent's first sync may be long after it; doing it again adds nothing."""
+    host.namespace.write_sysctl(SETTING, 0)
+
+    assert init(host.namespace, backend) == f"{SETTING}: wanted 1, was 0, written"
+    assert (setting(host), guarded(host, backend)) == ("1", True)
+
+    host.namespace.write_sysctl(SETTING, 0)
+    init(host.namespace, backend)
+    assert (setting(host), guarded(host, backend)) == ("1", True)
+
+
+def test_an_init_without_the_rule_leaves_it_off(host: Host, tmp_path: Path) -> None:
+    """As in the agent: a refused rule is said, and neighbours stay out."""
+    host.namespace.write_sysctl(SETTING, 0)
+    shim = Shim(tmp_path)
+    shim.refuse("block incoming localnet")
+
+    said = init(host.namespace, "nft", *shim.prefix)
+    assert said.startswith(f"{SETTING}: wanted 1, was 0, refused: the rule that must go with it")
+    assert setting(host) == "0"

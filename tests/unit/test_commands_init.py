@@ -27,13 +27,14 @@ def _root(path: Path, **values: int) -> Sysctls:
 
 
 def test_it_writes_what_the_configuration_asks_for(tmp_path: Path) -> None:
-    """Exactly the settings that are asked for are written, among them route_localnet."""
-    outcomes = prepare(load(_FLAGS, {}).config, sysctls=_root(tmp_path), modules=_root(tmp_path))
+    """A setting that is asked for is written; route_localnet, which is there, is kept."""
+    root = _root(tmp_path, route_localnet=1)
+    outcomes = prepare(load(_FLAGS, {}).config, sysctls=root, modules=root)
     assert [(one.name, one.wanted, one.result) for one in outcomes] == [
         (_LIBERAL, 1, Result.WRITTEN),
-        (ROUTE_LOCALNET, 1, Result.WRITTEN),
+        (ROUTE_LOCALNET, 1, Result.KEPT),
     ]
-    assert (tmp_path / ROUTE_LOCALNET).read_text() == "1\n"
+    assert (tmp_path / _LIBERAL).read_text() == "1\n"
 
 
 def test_a_second_run_changes_nothing(tmp_path: Path) -> None:
