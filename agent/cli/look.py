@@ -79,6 +79,15 @@ def echo(lines: Iterable[str]) -> None:
         click.echo(line)
 
 
+def warn(warnings: Iterable[str]) -> None:
+    """Say on standard error what makes an answer say less than it could."""
+    from agent.inspect.wrap import indented
+
+    for warning in warnings:
+        for line in indented(f"warning: {warning}", 0, 2):
+            click.echo(line, err=True)
+
+
 @click.command(context_settings=CONTEXT)
 @look_options
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
@@ -107,6 +116,7 @@ def verify(config: Path | None, output: str, limit: int, **flags: Any) -> None:
             report = run(options, loaded.config)
     except (LookError, KernelError) as error:
         raise Failure(f"could not look: {error}", BLIND) from error
+    warn(report.warnings)
     if output == "json":
         click.echo(json.dumps(report.as_json(), indent=2))
     else:
@@ -141,6 +151,7 @@ def plan(config: Path | None, output: str, diff: bool, **flags: Any) -> None:
             plans = run(options, loaded.config)
     except (LookError, KernelError) as error:
         raise Failure(f"could not look: {error}", BLIND) from error
+    warn(plans.warnings)
     if output == "json":
         click.echo(json.dumps(plans.as_json(), indent=2))
     else:
@@ -183,7 +194,7 @@ def explain(config: Path | None, target: str, output: str, **flags: Any) -> None
     Example: onenth explain shop/web:http --from pod
     Example: onenth explain 30080 --from 203.0.113.7 --from-file saved.txt
     """
-    from agent.commands.explain import Question, Unknown, as_json, as_text, run
+    from agent.commands.explain import Question, as_json, as_text, run
     from agent.commands.sources import LookError
     from agent.inspect.aim import AimError, read_aim
     from agent.inspect.origins import OriginError
@@ -195,15 +206,16 @@ def explain(config: Path | None, target: str, output: str, **flags: Any) -> None
     try:
         question = Question(read_aim(target, proto or ""), sender, interface)
         with without_collector():
-            found = run(question, options, loaded.config)
+            answer = run(question, options, loaded.config)
     except (AimError, OriginError) as error:
         raise Failure(str(error), USAGE) from error
     except (LookError, KernelError) as error:
         raise Failure(f"could not look: {error}", BLIND) from error
-    if isinstance(found, Unknown):
-        raise Failure("\n".join(found.lines()), FINDINGS)
+    warn(answer.warnings)
+    if answer.unknown is not None:
+        raise Failure("\n".join(answer.unknown.lines()), FINDINGS)
     if output == "json":
-        click.echo(json.dumps(as_json(found), indent=2))
+        click.echo(json.dumps(as_json(answer.ways), indent=2))
     else:
-        echo(as_text(found))
-    sys.exit(SOUND if any(one.known for one in found) else FINDINGS)
+        echo(as_text(answer.ways))
+    sys.exit(SOUND if any(one.known for one in answer.ways) else FINDINGS)

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 #: Seconds that the API server gets for its lists.
 PATIENCE = 30.0
+#: Nodes that a warning names.
+_NAMED = 3
 _KINDS = {Kind.SERVICE, Kind.SLICE, Kind.NODE}
 
 
@@ -184,6 +186,24 @@ def _collect(events: queue.SimpleQueue[Event], last: _LastError) -> dict[Kind, R
 def node_name(config: Config) -> str:
     """The Node's name: the configured one, else this machine's."""
     return config.hostname_override or os.uname().nodename.lower()
+
+
+def node_warning(config: Config, objects: Objects) -> str:
+    """What follows if the objects hold no Node of the name that is taken; empty if they do."""
+    name = node_name(config)
+    others = [node.metadata.name for node in objects.nodes]
+    if name in others:
+        return ""
+    unknown = "zone, addresses and pod range (detectLocalMode NodeCIDR) are not known"
+    there = f"; there is {', '.join(others[:_NAMED])}" if others else ""
+    if config.hostname_override:
+        missing = f"there is no Node {name} in {objects.source}"
+        return f"{missing}: its {unknown}; is --node-name right?{there}"
+    return (
+        f"no --node-name is given, and there is no Node {name} (this machine's name) in"
+        f" {objects.source}: which endpoints are local, and the node's {unknown}; give"
+        f" --node-name{there}"
+    )
 
 
 def expect(config: Config, objects: Objects, held: Held, node: KnownNode) -> Expected:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from agent.commands.expected import expect, read_both
+from agent.commands.expected import expect, node_warning, read_both
 from agent.commands.sources import Held, LookError, Node, Options, this_node
-from agent.commands.strangers import of_address, of_sender, of_service
+from agent.commands.strangers import of_address, of_nothing, of_sender, of_service
 from agent.inspect.aim import Aim, Goal, goals, known_services, ways_in
 from agent.inspect.origins import From, Origin, node_address, origin
 from agent.inspect.packet import Packet
@@ -24,7 +24,7 @@ from agent.rules.words import ParseError
 from agent.state.addresses import parse_ip
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from agent.commands.expected import Expected
     from agent.config.model import Config
@@ -96,9 +96,23 @@ class Unknown(msgspec.Struct, frozen=True):
             yield from indented(reason, 0, 2)
 
 
+class Answer(msgspec.Struct, frozen=True):
+    """What can be told.
+
+    Attributes:
+        ways: of the packets that are meant.
+        unknown: why there are none, if there are none.
+        warnings: what makes the answer say less than it could.
+    """
+
+    ways: tuple[Explanation, ...]
+    unknown: Unknown | None = None
+    warnings: tuple[str, ...] = ()
+
+
 def run(
     question: Question, options: Options, config: Config, runner: Runner | None = None
-) -> list[Explanation] | Unknown:
+) -> Answer:
     """Walk the packets that are meant.
 
     Raises:
@@ -122,10 +136,9 @@ def run(
         known = one.survey.is_held() or question.aim.address
         meant = goals(question.aim, one.survey, node.host.addresses) if known else []
         found += [_explain(question, goal, one, node, should) for goal in meant]
-    if found:
-        return found
-    told = of_service(question.aim, expected) if question.aim.service else iter(())
-    return _unknown(question.aim, held, tuple(told))
+    warning = node_warning(config, objects) if objects is not None else ""
+    unknown = None if found else _unknown(question.aim, held, expected)
+    return Answer(tuple(found), unknown, (warning,) if warning else ())
 
 
 def _explain(
@@ -178,19 +191,21 @@ def _why(goal: Goal, expected: Expected) -> list[str]:
     return reasons(None, None, node)
 
 
-def _unknown(aim: Aim, held: list[Held], told: tuple[str, ...]) -> Unknown:
+def _unknown(aim: Aim, held: list[Held], expected: list[Expected]) -> Unknown:
     """What can be said of a target that no rule names."""
-    text = f"no rule names {aim.text}"
+    told = tuple(of_service(aim, expected)) if aim.service else ()
+    if nothing := of_nothing(held):
+        return Unknown(f"no rule names {aim.text}: {nothing}", told)
     known = sorted({name for one in held for name in known_services(one.survey)})
     close = difflib.get_close_matches(aim.text, known, _SUGGESTIONS)
     hint = f"; did you mean {' or '.join(close)}?" if close else ""
-    return Unknown(text + hint, told)
+    return Unknown(f"no rule names {aim.text}{hint}", told)
 
 
 # For people --------------------------------------------------------------------------------
 
 
-def as_text(found: list[Explanation]) -> Iterator[str]:
+def as_text(found: Sequence[Explanation]) -> Iterator[str]:
     """Explanations as lines, at most 80 columns wide."""
     for number, one in enumerate(found):
         if number:
@@ -232,7 +247,7 @@ def _sum(one: Explanation) -> Iterator[str]:
         yield from indented(remark, 0, 2)
 
 
-def as_json(found: list[Explanation]) -> list[dict[str, Any]]:
+def as_json(found: Sequence[Explanation]) -> list[dict[str, Any]]:
     """Plain values, for ``-o json``."""
     return [
         {

@@ -47,12 +47,14 @@ class Look(msgspec.Struct, frozen=True):
         findings: as ``onenth verify -o json`` has them.
         reason: why it failed.
         seconds: how long it took.
+        warnings: what makes it say less than it could, as ``verify`` says.
     """
 
     result: str
     findings: tuple[dict[str, Any], ...] = ()
     reason: str = ""
     seconds: float = 0.0
+    warnings: tuple[str, ...] = ()
 
 
 def command(config: Path | None, flags: Mapping[str, Any]) -> list[str]:
@@ -78,7 +80,9 @@ def look(argv: Sequence[str], timeout: float = LOOK_SECONDS) -> Look:
     if result is None:
         return Look("failed", (), done.stderr.strip()[-1000:], seconds)
     try:
-        return Look(result, tuple(json.loads(done.stdout)["findings"]), "", seconds)
+        report = json.loads(done.stdout)
+        findings = tuple(report["findings"])
+        return Look(result, findings, "", seconds, tuple(report.get("warnings", ())))
     except (ValueError, KeyError, TypeError) as error:
         return Look("failed", (), f"verify printed no report: {error!r}", seconds)
 
@@ -107,6 +111,7 @@ class Observer:
         self._stop = threading.Event()
         self._ended = self._clock()
         self._looked = False
+        self._warnings: tuple[str, ...] = ()
         self.registry = CollectorRegistry()
         self._metrics()
         probes = {"/livez": self._livez, "/healthz": self._livez, "/readyz": self._readyz}
@@ -180,6 +185,10 @@ class Observer:
         kinds = Tally((str(one["family"]), str(one["kind"])) for one in seen.findings)
         for labels, count in kinds.items():
             self._findings.labels(*labels).set(count)
+        if seen.warnings != self._warnings:
+            self._warnings = seen.warnings
+            for warning in seen.warnings:
+                self._log.warning("looks see less than they could", reason=warning)
         for one in seen.findings[:_LOGGED]:
             self._log.warning("finding", **{k: v for k, v in one.items() if v})
         self._log.info(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from agent.commands.expected import expect, node_name, read_objects
+from agent.commands.expected import expect, node_name, node_warning, read_objects
 from agent.commands.sources import Options, read_held, this_node
 from agent.inspect.compare import Act, compare
 from agent.inspect.plan import SHARED, Group, Plan, make_plan
@@ -46,12 +46,14 @@ class Plans(msgspec.Struct, frozen=True):
         source: where Services came from.
         families: by family.
         problems: of the objects.
+        warnings: what makes the plan say less than it could.
     """
 
     node: str
     source: str
     families: tuple[FamilyPlan, ...]
     problems: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
 
     @property
     def empty(self) -> bool:
@@ -86,7 +88,8 @@ def run(options: Options, config: Config, runner: Runner | None = None) -> Plans
         plans.append(FamilyPlan(one.family.value, one.where, rules, plan))
     rejected = (f"{one.kind.value} {one.key}: {one.reason}" for one in objects.rejected)
     problems = (*objects.problems, *rejected)
-    return Plans(node_name(config), objects.source, tuple(plans), problems)
+    warnings = tuple(filter(None, [node_warning(config, objects)]))
+    return Plans(node_name(config), objects.source, tuple(plans), problems, warnings)
 
 
 def _served(family: Family, held: Sequence[Any], config: Config) -> bool:

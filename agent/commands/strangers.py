@@ -5,19 +5,31 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from agent.inspect.aim import node_port_of
+from agent.inspect.packet import split_endpoint
 from agent.inspect.reasons import reasons
 from agent.rules import names
 from agent.rules.rule import Source
 from agent.state.addresses import contains
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from agent.commands.expected import Expected
     from agent.commands.sources import Held
     from agent.inspect.aim import Aim, Goal
     from agent.state.store import Record
     from agent.state.values import ServicePort
+
+
+def of_nothing(held: Sequence[Held]) -> str:
+    """That there are no rules of Services at all; empty if there are."""
+    if any(one.survey.is_held() for one in held):
+        return ""
+    where = " and ".join(one.where for one in held)
+    return (
+        f"there are no rules of a Service proxy in {where}. onenth, or kube-proxy in its iptables"
+        " mode, writes them in the network namespace of the node"
+    )
 
 
 def of_address(aim: Aim, goal: Goal, held: Held, expected: Expected | None) -> Iterator[str]:
@@ -29,7 +41,9 @@ def of_address(aim: Aim, goal: Goal, held: Held, expected: Expected | None) -> I
         held: the family's tables.
         expected: what they should hold, None if that is not known.
     """
-    yield f"No rule of a Service is for {goal.label}"
+    nothing = of_nothing([held])
+    yield f"No rule of a Service is for {goal.label}{nothing and f': {nothing}'}"
+    yield from _as_endpoint(goal, held)
     service = node_port_of(aim, held.survey) if aim.address else ""
     if service:
         here = f"if {aim.address} is the node's, say --node-address {aim.address}"
@@ -42,6 +56,19 @@ def of_address(aim: Aim, goal: Goal, held: Held, expected: Expected | None) -> I
             yield from _should_be_there(record, port, expected)
             return
     yield f"According to {expected.source}, no Service has it"
+
+
+def _as_endpoint(goal: Goal, held: Held) -> Iterator[str]:
+    """A sentence about the Services that an address is an endpoint of."""
+    survey = held.survey
+    wanted = (goal.address, goal.port)
+    mine = {
+        survey.service_of(name)
+        for name in held.tables.tables.get("nat", {})
+        if name.startswith(names.SEP) and split_endpoint(survey.endpoint_of(name)) == wanted
+    }
+    if found := ", ".join(sorted(mine - {""})):
+        yield f"It is an endpoint of {found}: who connects to it directly needs no rule"
 
 
 def of_sender(source: str, goal: Goal, held: Held) -> Iterator[str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from agent.commands.expected import expect, read_both
+from agent.commands.expected import expect, node_warning, read_both
 from agent.commands.sources import Held, Options, this_node
 from agent.inspect.compare import compare
 from agent.inspect.differences import differences, merge
@@ -49,12 +49,14 @@ class Report(msgspec.Struct, frozen=True):
         compared: where Services came from to compare with; empty if nowhere.
         findings: what is wrong.
         problems: of the objects that were compared with.
+        warnings: what makes the comparison say less than it could.
     """
 
     looked: tuple[Looked, ...]
     compared: str
     findings: tuple[Finding, ...]
     problems: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def sound(self) -> bool:
@@ -95,6 +97,7 @@ def run(options: Options, config: Config, runner: Runner | None = None) -> Repor
         objects.source if objects else "",
         tuple(findings),
         _problems(objects) if objects else (),
+        tuple(filter(None, [node_warning(config, objects)])) if objects else (),
     )
 
 

@@ -169,6 +169,13 @@ class Reporter:
                     node=self._node_name,
                     remedy="set hostnameOverride (--node-name) to the Node's name",
                 )
+            else:
+                self._log.warning(
+                    "the manifests hold no Node of this name; its zone, addresses and pod range"
+                    " (detectLocalMode NodeCIDR) are not known",
+                    node=self._node_name,
+                    remedy="add the Node to the manifests, or correct --node-name",
+                )
             return
         self._health.set_eligible(eligible=not info.deleting)
         self._log.info(

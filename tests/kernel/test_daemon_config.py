@@ -131,6 +131,23 @@ def test_manifests_instead_of_an_api_server(host: Host) -> None:
     assert agent.get("/healthz").status == 200
 
 
+def test_manifests_without_the_node_are_warned_of(host: Host) -> None:
+    """Once, with what is not known then; the agent works, and is healthy."""
+    folder = host.folder / "manifests"
+    folder.mkdir()
+    write(folder, "a.yaml", service("a", A), endpoint_slice("a", endpoint(POD)))
+    write(folder, "other.yaml", shapes.node(*HOST_IPS, name="node-7"))
+    agent = host.agent(source=folder).start()
+    write(folder, "b.yaml", service("b", "10.96.0.2"), endpoint_slice("b", endpoint("10.0.0.2")))
+    agent.wait_rules("10.0.0.2:8080")
+    warned = [line for line in agent.logs() if "no Node of this name" in line["event"]]
+
+    assert [(line["level"], line["node"]) for line in warned] == [("warning", shapes.NODE)]
+    assert "pod range (detectLocalMode NodeCIDR)" in warned[0]["event"]
+    assert "add the Node to the manifests" in warned[0]["remedy"]
+    assert agent.get("/healthz").status == 200
+
+
 def test_one_family_if_asked_for(host: Host) -> None:
     """With ipFamilies IPv4 nothing of IPv6 is touched, probed for health or measured."""
     host.api.put(

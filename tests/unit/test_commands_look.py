@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -128,7 +129,7 @@ def test_json_holds_everything() -> None:
     broken = Broken(SOUND)
     broken.drop("-A PREROUTING .*KUBE-SERVICES")
     result = onenth("verify", "--from-file", "-", "-o", "json", stdin=str(broken))
-    found = json.loads(result.output)
+    found = json.loads(result.stdout)
 
     assert result.exit_code == 1
     assert (found["sound"], found["compared"]) == (False, "")
@@ -180,7 +181,7 @@ def test_manifests_are_compared_with(tmp_path: Path, dump: str) -> None:
     """What is in the kernel and in no manifest is found, with exit status 1."""
     flags = agent_flags(manifests(tmp_path / "m"))
     result = onenth("verify", "--from-file", dump, *flags, "-o", "json")
-    found = json.loads(result.output)
+    found = json.loads(result.stdout)
 
     assert result.exit_code == 1
     assert found["compared"] == "the manifests"
@@ -254,7 +255,7 @@ def test_every_sender_is_walked(dump: str, sender: str) -> None:
         *("explain", "shop/web:http", "--from-file", dump, "--from", sender, "-o", "json"),
         *("--node-address", "192.0.2.10"),
     )
-    (found,) = json.loads(result.output)
+    (found,) = json.loads(result.stdout)
 
     assert [one["chance"] for one in found["outcomes"]] == ["1/3"] * 3
     masqueraded = {one["masqueraded"] for one in found["outcomes"]}
@@ -325,6 +326,27 @@ def test_a_target_that_only_the_manifests_know_says_so(tmp_path: Path) -> None:
     said = " ".join(result.output.split())
     assert "According to the manifests, shop/web:http should have rules for it in IPv4" in said
     assert "IPv6" not in said
+
+
+@pytest.mark.parametrize("target", ["shop/web", "30080", "10.96.0.1:80"])
+def test_a_kernel_without_rules_of_services_is_told(target: str) -> None:
+    """That is what is wrong, and not the target."""
+    result = onenth("explain", target, "--from-file", "-", stdin="*nat\n:INPUT ACCEPT\nCOMMIT\n")
+
+    assert result.exit_code == 1
+    said = " ".join(result.output.split())
+    assert "there are no rules of a Service proxy in IPv4, the standard input" in said
+    assert narrow(result.output)
+
+
+def test_the_address_of_an_endpoint_is_told(dump: str) -> None:
+    """No rule is for it, but it is no stranger: the Services are named that it serves."""
+    result = onenth("explain", "10.64.0.1:8080", "--from-file", dump)
+
+    assert result.exit_code == 1
+    said = " ".join(result.output.split())
+    assert "It is an endpoint of shop/api:http, shop/sticky:http, shop/web:http" in said
+    assert "It is an endpoint" not in onenth("explain", "10.64.0.1:1", "--from-file", dump).output
 
 
 @pytest.mark.parametrize("target", ["10.96.0.99:80", "[fd00::1]:80", "30099", "10.96.0.1:81"])
@@ -442,13 +464,62 @@ def test_an_empty_kernel_gets_everything(tmp_path: Path) -> None:
     flags = agent_flags(manifests(tmp_path / "m"))
     empty = "*nat\n:PREROUTING ACCEPT [0:0]\nCOMMIT\n"
     result = onenth("plan", "--from-file", "-", "-o", "json", *flags, stdin=empty)
-    (family,) = json.loads(result.output)["families"]
+    (family,) = json.loads(result.stdout)["families"]
     groups = {group["service"]: group for group in family["plan"]["groups"]}
 
     assert groups["shop/web"]["act"] == "+"
     texts = {item["text"] for item in groups["shop/web"]["items"]}
     assert {"cluster IP 10.96.0.1:80/tcp", "node port 30080/tcp"} <= texts
     assert any("KUBE-MARK-MASQ" in item["text"] for item in groups[""]["items"])
+
+
+# the node ------------------------------------------------------------------------------------
+
+
+def node(folder: str, name: str) -> None:
+    """Put a Node among manifests."""
+    text = yaml.safe_dump({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
+    Path(folder, "node.yaml").write_text(text, "utf-8")
+
+
+@pytest.mark.parametrize("command", [("verify",), ("plan",), ("explain", "shop/web")])
+def test_a_guessed_node_that_is_not_there_is_a_warning(
+    tmp_path: Path, dump: str, command: tuple[str, ...]
+) -> None:
+    """With what follows and the flag that helps; standard output stays what it was."""
+    folder = manifests(tmp_path / "m")
+    node(folder, "node-a")
+    look = (*command, "--from-file", dump, "--manifests", folder)
+
+    guessed = onenth(*look)
+    wrong = onenth(*look, "--node-name", "node-b")
+    right = onenth(*look, "--node-name", "node-a")
+
+    said = " ".join(guessed.stderr.split())
+    assert said.startswith("warning: no --node-name is given, and there is no Node ")
+    assert "which endpoints are local" in said
+    assert said.endswith("give --node-name; there is node-a")
+    said = " ".join(wrong.stderr.split())
+    assert said.startswith("warning: there is no Node node-b in the manifests: its zone")
+    assert narrow(guessed.stderr + wrong.stderr)
+    assert right.stderr == ""
+    assert "warning" not in guessed.stdout
+
+
+def test_a_guess_that_is_right_is_no_warning(
+    tmp_path: Path, dump: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many nodes are called as their machine."""
+    folder = manifests(tmp_path / "m")
+    node(folder, "my-machine")
+    monkeypatch.setattr(os, "uname", lambda: os.uname_result(("", "My-Machine", "", "", "")))
+
+    assert onenth("verify", "--from-file", dump, "--manifests", folder).stderr == ""
+
+
+def test_without_services_no_node_is_needed(dump: str) -> None:
+    """The rules are checked by themselves."""
+    assert onenth("verify", "--from-file", dump).stderr == ""
 
 
 # help and completion -------------------------------------------------------------------------

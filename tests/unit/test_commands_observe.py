@@ -117,6 +117,20 @@ def test_metrics_tell_the_last_look() -> None:
     assert values['onenth_observe_looks_total{result="failed"}'] == 0
 
 
+def test_warnings_of_looks_are_logged_once() -> None:
+    """As verify says them; again only when they are others."""
+    program = 'print(\'{"findings": [], "warnings": ["no Node"]}\')'
+    observer = Observer(config(), 60, lambda: Look("sound"))
+    with capture_logs() as logged:
+        observer.take(look(python(program)))
+        observer.take(look(python(program)))
+        observer.take(Look("sound"))
+        observer.take(look(python(program)))
+
+    warned = [line["reason"] for line in logged if line["log_level"] == "warning"]
+    assert warned == ["no Node", "no Node"]
+
+
 def test_a_failed_look_keeps_what_is_known_and_ages() -> None:
     """It is counted and logged; health turns bad when no look has ended well for too long."""
     clock = Clock()
