@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import http.client
 import json
 import subprocess
@@ -113,6 +114,24 @@ def test_a_watch_replays_and_follows(filled: tuple[FakeAPIServer, int]) -> None:
         ("ADDED", "s0", str(n + 7)),
         ("DELETED", "s1", str(n + 8)),
     ]
+
+
+def test_what_is_slipped_in_comes_behind_all_that_happened(server: FakeAPIServer) -> None:
+    """A watch never tells a version before an earlier one."""
+    old = service("old")
+    old["metadata"]["resourceVersion"] = "1"
+    query = f"resourceVersion={server.store.version}&timeoutSeconds=1"
+    with concurrent.futures.ThreadPoolExecutor() as pool:
+        watch = pool.submit(_watch, server, query)
+        while not server.watches:
+            time.sleep(0.01)
+        with server.store.condition:  # the watch sees both at once
+            server.slip(
+                "services", json.dumps({"type": "MODIFIED", "object": old}).encode() + b"\n"
+            )
+            version = server.store.put(service("new")).version
+
+        assert watch.result() == [("ADDED", "new", str(version)), ("MODIFIED", "old", "1")]
 
 
 def test_a_watch_ends_and_has_bookmarks_if_asked(filled: tuple[FakeAPIServer, int]) -> None:

@@ -139,7 +139,10 @@ class FakeAPIServer(State):
         self._wake()
 
     def slip(self, plural: str, raw: bytes, *, then_cut: bool = False) -> None:
-        """Send raw bytes into all open watches of a resource; perhaps cut them after it."""
+        """Send raw bytes into all open watches of a resource, behind all that has happened.
+
+        Perhaps cut them after it.
+        """
         with self.store.condition:
             for watch in self.watches:
                 if watch.resource.plural == plural:

@@ -293,13 +293,15 @@ class Handler(BaseHTTPRequestHandler):
                 bookmark = now + every
                 self._chunk(_bookmark(watch))
             changes, slipped = self._await(watch, min(end, bookmark))
+            lines = b"".join(_lines(watch.resource, changes, selects))
+            if lines:
+                self._chunk(lines)
+            # Never in front of changes: a server that tells a version before an earlier one, and
+            # ends, has lost events that no client can know of.
             for raw in slipped:
                 if raw is None:
                     raise CutError
                 self._chunk(raw)
-            lines = b"".join(_lines(watch.resource, changes, selects))
-            if lines:
-                self._chunk(lines)
 
     def _await(self, watch: Watch, until: float) -> tuple[list[Change], list[bytes | None]]:
         """Wait for something to send; nothing if the time comes first."""
