@@ -79,6 +79,12 @@ def silenced() -> Iterator[None]:
         structlog.configure(**before)
 
 
+def _drop_details(_logger: object, method: str, event: EventDict) -> EventDict:
+    if method in {"debug", "info"}:
+        raise _structlog().DropEvent
+    return event
+
+
 def _drop(_logger: object, _method: str, _event: EventDict) -> EventDict:
     raise _structlog().DropEvent
 
@@ -87,6 +93,8 @@ def _structlog() -> ModuleType:
     """Import structlog, without rich unless rich is there already."""
     loaded = sys.modules.get("structlog")
     if loaded is not None:
+        if not loaded.is_configured():
+            _until_setup(loaded)
         return loaded
     hide = "rich" not in sys.modules
     if hide:
@@ -96,7 +104,21 @@ def _structlog() -> ModuleType:
     finally:
         if hide:
             del sys.modules["rich"]
+    _until_setup(structlog)
     return structlog
+
+
+def _until_setup(structlog: ModuleType) -> None:
+    """Warnings to standard error: a command's standard output is for what it was asked for."""
+    structlog.configure(
+        processors=[
+            _drop_details,
+            structlog.processors.add_log_level,
+            *_console(structlog, colors=False),
+        ],
+        logger_factory=_Factory(_Output()),
+        cache_logger_on_first_use=False,
+    )
 
 
 def _json(structlog: ModuleType) -> Iterator[Processor]:
@@ -145,7 +167,8 @@ class _Output:
     written again is preceded by one that says how many are missing.
     """
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO | None = None) -> None:
+        """Write to the stream, or to what is standard error at that time."""
         self._stream = stream
         self._lock = threading.Lock()
         self._lost = 0
@@ -154,9 +177,10 @@ class _Output:
         """Write a line, all of it before another thread's."""
         with self._lock:
             note = f'{{"event": "log lines were lost", "lost": {self._lost}}}\n'
+            stream = self._stream or sys.stderr
             try:
-                self._stream.write(f"{note if self._lost else ''}{line}\n")
-                self._stream.flush()
+                stream.write(f"{note if self._lost else ''}{line}\n")
+                stream.flush()
             except (OSError, ValueError):  # ValueError: the stream is closed
                 self._lost += 1
             else:

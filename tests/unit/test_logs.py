@@ -27,8 +27,9 @@ class Terminal(io.StringIO):
 def _restore() -> Iterator[None]:
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
+    config = structlog.get_config()
     yield
-    structlog.reset_defaults()
+    structlog.configure(**config)
     root.handlers[:] = handlers
     root.setLevel(level)
 
@@ -179,3 +180,16 @@ def test_rich_is_not_loaded_for_logging() -> None:
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
     assert result.returncode == 0, result.stderr
+
+
+def test_commands_log_to_standard_error() -> None:
+    """Until logs are set up only warnings are heard, and never among what a command prints."""
+    code = (
+        "from agent import logs; log = logs.get();"
+        "log.debug('a detail'); log.info('an event'); log.warning('beware', of='this')"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, text=True
+    )
+    assert result.stdout == ""
+    assert result.stderr.split() == ["[warning", "]", "beware", "of=this"]
