@@ -10,7 +10,7 @@ from agent.commands.expected import expect, node_name, node_warning, read_object
 from agent.commands.sources import Options, read_held, this_node
 from agent.inspect.compare import Act, compare
 from agent.inspect.plan import SHARED, Group, Plan, make_plan
-from agent.inspect.wrap import indented
+from agent.inspect.wrap import counted, indented
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -105,12 +105,14 @@ def as_text(plans: Plans, *, diff: bool = False) -> Iterator[str]:
     for problem in plans.problems:
         yield from indented(f"not planned: {problem}", 0, 2)
     for one in plans.families:
-        yield f"{one.where}: {one.rules:,} rules for node {plans.node}, from {plans.source}"
+        rules = f"{counted(one.rules, 'rule')} for node {plans.node}, from {plans.source}"
+        yield from indented(f"{one.where}: {rules}", 0, 2)
         if not one.plan:
             yield "  no changes: the kernel holds what the agent would write"
             continue
         if one.plan.moved:
-            yield f"  ~ {one.plan.moved:,} rules change their place (--dispatch flat or tree)"
+            moved = counted(one.plan.moved, "rule changes its place", "rules change their places")
+            yield f"  ~ {moved} (--dispatch flat or tree)"
         for group in one.plan.groups:
             yield from _group(group, diff=diff)
     yield ""

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from agent.inspect.wrap import indented
+from agent.inspect.wrap import counted, indented
 from agent.serve.statuspage import sync_result
 from agent.serve.statusvalues import StatusSnapshot
 
@@ -98,14 +98,14 @@ def as_text(status: StatusSnapshot) -> Iterator[str]:
     yield from _field("iptables", f"{facts.backend} {facts.iptables}: {facts.reason}")
     yield from _field("Services from", facts.source)
     yield from _field("privileges", facts.privileges)
-    waiting = ", ".join(f"{count} {kind}" for kind, count in status.queue.items())
+    waiting = ", ".join(counted(number, kind) for kind, number in status.queue.items())
     yield from _field("waiting", waiting)
     for family in status.families:
-        rules = ", ".join(f"{count:,} {table}" for table, count in family.rules.items())
+        rules = ", ".join(f"{number:,} {table}" for table, number in family.rules.items())
         yield ""
         yield (
-            f"{family.family}: {family.services:,} Services, {family.endpoints:,} endpoints,"
-            f" {family.dispatch}"
+            f"{family.family}: {counted(family.services, 'Service')},"
+            f" {counted(family.endpoints, 'endpoint')}, {family.dispatch}"
         )
         yield from _field("  rules", rules or "none")
         yield from _field(
@@ -117,7 +117,7 @@ def as_text(status: StatusSnapshot) -> Iterator[str]:
         if family.waiting_seconds is not None:
             yield from _field("  waiting", f"{family.waiting_seconds:g} s")
         if family.failures:
-            yield from _field("  failing", f"{family.failures} syncs in a row")
+            yield from _field("  failing", f"{counted(family.failures, 'sync')} in a row")
         if family.contested:
             yield from _field("  contested", "another program keeps writing these rules")
         for one in family.set_aside:
@@ -129,8 +129,9 @@ def _lists(status: StatusSnapshot) -> Iterator[str]:
     yield ""
     yield "latest syncs" if status.syncs else "no sync yet"
     for sync in status.syncs[:_SHOWN]:
-        size = f"{sync.services} Services, {sync.lines} lines, {sync.seconds:g} s"
+        size = f"{counted(sync.services, 'Service')}, {counted(sync.lines, 'line')}"
         text = f"{sync.at} {sync.family} {sync_result(sync)}: {', '.join(sync.why)}; {size}"
+        text += f", {sync.seconds:g} s"
         yield from indented(text, 2, 4)
     if status.unusable:
         yield ""
@@ -140,7 +141,7 @@ def _lists(status: StatusSnapshot) -> Iterator[str]:
     if len(status.unusable) > _SHOWN:
         yield f"  ... and {len(status.unusable) - _SHOWN} more"
     yield ""
-    counters = ", ".join(f"{count:,} {name}" for name, count in status.counters.items())
+    counters = ", ".join(f"{name} {number:,}" for name, number in status.counters.items())
     yield from indented(f"since the start: {counters or 'nothing'}", 0, 2)
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from agent.commands.sources import LookError, Options, chosen_tool, families_of
 from agent.inspect.traffic import Established, Meter, Row, Sample, attribute, read_sample, rows
+from agent.inspect.wrap import counted
 from agent.kernel.connections import translated
 from agent.kernel.dump import dump
 from agent.kernel.errors import KernelError
@@ -163,7 +164,7 @@ def lines(screen: Screen, *, endpoints: bool, limit: int = 0) -> Iterator[tuple[
     for row in screen.rows:
         for line in _row(row, endpoints=endpoints):
             if limit and shown >= limit - 1:
-                yield f"... {len(screen.rows)} lotteries in all", "dim"
+                yield f"... {counted(len(screen.rows), 'lottery', 'lotteries')} in all", "dim"
                 return
             yield line
             shown += 1

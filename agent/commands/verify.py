@@ -12,7 +12,7 @@ from agent.inspect.compare import compare
 from agent.inspect.differences import differences, merge
 from agent.inspect.findings import Finding, Wrong
 from agent.inspect.verify import both_hold, verify
-from agent.inspect.wrap import indented
+from agent.inspect.wrap import counted, indented
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -131,7 +131,7 @@ def as_text(report: Report, *, limit: int = 0) -> Iterator[str]:
     """
     for one in report.looked:
         place = f"iptables-{one.backend}" if one.backend else one.path
-        what = f"{one.rules:,} rules, {one.services:,} service ports"
+        what = f"{counted(one.rules, 'rule')}, {counted(one.services, 'service port')}"
         yield f"{one.family}, {place}: {what if one.held else 'no rules of a Service proxy'}"
     yield from (f"compared with {report.compared}" for _ in range(bool(report.compared)))
     for problem in report.problems:
@@ -142,8 +142,7 @@ def as_text(report: Report, *, limit: int = 0) -> Iterator[str]:
         yield ""
         yield f"... and {len(report.findings) - len(shown):,} more (--limit 0 shows all)"
     yield ""
-    count = len(report.findings)
-    yield "sound" if report.sound else f"{count:,} finding{'s' if count > 1 else ''}"
+    yield "sound" if report.sound else counted(len(report.findings), "finding")
 
 
 def _by_service(findings: Sequence[Finding]) -> Iterator[str]:

@@ -24,6 +24,7 @@ from agent.config.table import ENV_PREFIX
 from agent.demo import testbed
 from agent.demo.show import Report
 from agent.demo.testbed import Testbed
+from agent.inspect.wrap import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -156,14 +157,15 @@ class _Demo:
     def _show_split(
         self, pods: Sequence[Pod], address: str, port: int, what: str, count: int
     ) -> None:
-        self.report.heading(f"{count} connections from the client to the {what}")
+        self.report.heading(f"{counted(count, 'connection')} from the client to the {what}")
         tally = self.bed.connect(self.bed.client, address, port, count=count)
         self._check_split(pods, tally, count)
 
     def _check_split(self, pods: Sequence[Pod], tally: Tally, count: int) -> None:
         chance = self.report.split(tally.answers, [pod.name for pod in pods])
         self.report.check(
-            f"{tally.answered} of {count} connections were answered", held=tally.answered == count
+            f"{tally.answered:,} of {counted(count, 'connection')} were answered",
+            held=tally.answered == count,
         )
         self.report.check(f"the split is fair (p > {P_MIN})", held=chance > P_MIN)
 
@@ -179,7 +181,7 @@ class _Demo:
         self._wait("the removal is not in the kernel", lambda: not self._has_rule(gone))
         running = stream.tally()
         self.report.check(
-            f"{running.answered} of {count} connections opened meanwhile were answered",
+            f"{running.answered:,} of {counted(count, 'connection')} opened then were answered",
             held=running.answered == count,
         )
         tally = self.bed.connect(self.bed.client, CLUSTER_IP, PORT, count=count)

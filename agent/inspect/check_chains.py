@@ -8,6 +8,7 @@ from agent.inspect.findings import Finding, Wrong
 from agent.inspect.packet import split_endpoint
 from agent.inspect.survey import comment_of, is_lottery, is_plain, suffix
 from agent.inspect.tables import target_name
+from agent.inspect.wrap import counted
 from agent.rules import names
 from agent.rules.names import service_hash
 from agent.rules.probability import PROBABILITY_STEPS
@@ -135,7 +136,8 @@ def _check_dice(report: Reporter, dice: Sequence[_Lead]) -> Iterator[Finding]:
                 expected = "no probability: the last rule always matches"
                 yield report(Wrong.LAST_HAS_PROBABILITY, text, entry, expected)
             elif not chance:
-                text = f"it always matches, so the {left - 1} rules behind it are never reached"
+                behind = counted(left - 1, "rule behind it is", "rules behind it are")
+                text = f"it always matches, so the {behind} never reached"
                 yield report(Wrong.CASCADE_ENDS_EARLY, text, entry, f"probability 1/{left}")
             else:
                 text = f"it matches with {chance} instead of 1/{left}"

@@ -8,6 +8,7 @@ from agent.inspect.compare import Act, Change, Line, owner_name, without_dice
 from agent.inspect.findings import Finding, Wrong
 from agent.inspect.survey import is_lottery
 from agent.inspect.tables import target_name
+from agent.inspect.wrap import counted
 from agent.rules import names
 from agent.rules.parse import read_rule
 from agent.rules.rule import Dnat
@@ -115,7 +116,8 @@ class _Differences:
     def _unexpected(self, changes: Sequence[Change]) -> Finding:
         chains = sum(change.act is Act.DELETE for change in changes)
         rules = sum(len(change.removed) for change in changes)
-        text = f"there is no such Service port; {chains} chains and {rules} rules of it are left"
+        left = f"{counted(chains, 'chain')} and {counted(rules, 'rule')} of it are left"
+        text = f"there is no such Service port; {left}"
         first = next((change for change in changes if change.removed), changes[0])
         line = first.removed[0] if first.removed else None
         return self._finding(Wrong.SERVICE_UNEXPECTED, first, text, line)
@@ -131,7 +133,8 @@ class _Differences:
     def _missing(self, changes: Sequence[Change]) -> Finding:
         wanted = next((c for c in changes if c.act is Act.CHANGE and c.added), changes[0])
         endpoints = [c for c in changes if c.chain.startswith(names.SEP)]
-        text = f"there is no rule for this Service port, which has {len(endpoints)} endpoints here"
+        has = counted(len(endpoints), "endpoint")
+        text = f"there is no rule for this Service port, which has {has} here"
         line = wanted.added[0] if wanted.added else None
         return self._finding(Wrong.SERVICE_MISSING, wanted, text, wanted=line)
 

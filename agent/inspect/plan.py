@@ -10,6 +10,7 @@ import msgspec
 from agent.inspect.compare import Act, Change, Line
 from agent.inspect.survey import comment_of, is_lottery, service_in
 from agent.inspect.tables import target_name
+from agent.inspect.wrap import counted
 from agent.rules import names
 from agent.rules.parse import canonical, read_rule
 from agent.rules.rule import Destination, DestinationPort, Dnat, Protocol, Rule, Statistic
@@ -197,19 +198,19 @@ def _lottery_items(change: Change) -> Iterator[Item]:
 
 def _shares(lines: Sequence[Line]) -> int:
     """Among how many the dice choose, as far as these rules tell."""
-    count = 0
+    among = 0
     for line in lines:
         rule = read_rule(line.text)
         if target_name(rule.target).startswith(names.SEP):
             dice = [match.one_in for match in rule.matches if type(match) is Statistic]
-            count = max(count, dice[0] if dice else 1)
-    return count
+            among = max(among, dice[0] if dice else 1)
+    return among
 
 
 def _sizes(change: Change) -> str:
     parts = [
-        f"{len(lines)} {verb}"
-        for lines, verb in ((change.removed, "go"), (change.added, "come"))
+        counted(len(lines), *verbs)
+        for lines, *verbs in ((change.removed, "goes", "go"), (change.added, "comes", "come"))
         if lines
     ]
     return f": {', '.join(parts)}" if parts and change.act is Act.CHANGE else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from agent.inspect.wrap import counted
 from agent.state.selection import Topology, select, topology
 
 if TYPE_CHECKING:
@@ -72,9 +73,10 @@ def _unusable(endpoints: Sequence[Endpoint]) -> Iterator[str]:
     waiting = sum(not e.ready and not e.terminating for e in endpoints)
     leaving = sum(e.terminating and not e.serving for e in endpoints)
     if waiting:
-        yield f"{_count(waiting, 'endpoint')} not ready"
+        yield f"{counted(waiting, 'endpoint is', 'endpoints are')} not ready"
     if leaving:
-        yield f"{_count(leaving, 'endpoint')} terminating, and no longer serving"
+        endpoints_are = counted(leaving, "endpoint is", "endpoints are")
+        yield f"{endpoints_are} terminating, and no longer serving"
 
 
 def _not_local(port: ServicePort, endpoints: Sequence[Endpoint], node: NodeView) -> Iterator[str]:
@@ -82,8 +84,8 @@ def _not_local(port: ServicePort, endpoints: Sequence[Endpoint], node: NodeView)
     policy = "internalTrafficPolicy" if port.internal_local else "externalTrafficPolicy"
     here = [endpoint for endpoint in endpoints if endpoint.local]
     if not here:
-        count = len(endpoints)
-        where = "its only endpoint is not" if count == 1 else f"none of its {count} endpoints is"
+        many = len(endpoints)
+        where = "its only endpoint is not" if many == 1 else f"none of its {many} endpoints is"
         yield f"{policy} is Local, and {where} on {node.name}"
         return
     waiting = sum(not e.ready and not e.terminating for e in here)
@@ -99,7 +101,3 @@ def _narrowed(endpoints: Sequence[Endpoint], node: NodeView) -> Iterator[str]:
     found = topology(endpoints, node.name, node.zone)
     if found is not Topology.ANY:
         yield f"topology hints allow only endpoints of the {found.value}, and none of them is ready"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what} is" if number == 1 else f"{number} {what}s are"

@@ -7,6 +7,17 @@ import textwrap
 WIDTH = 80
 
 
+def counted(number: int, one: str, many: str = "") -> str:
+    """A number and what it counts: "1 rule", "1,240 rules".
+
+    Args:
+        number: how many.
+        one: the word for one.
+        many: the word for several, if it is not the same with an s.
+    """
+    return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+
+
 def indented(text: str, first: int, rest: int, width: int = WIDTH) -> list[str]:
     """Lines of a text, indented; words that are too long stay whole.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from agent.inspect.wrap import counted
 from agent.serve.wire import JSON, Request, Response
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def _facts_table(status: StatusSnapshot) -> str:
         ("Privileges", facts.privileges),
         ("Started", status.started),
         ("First lists", ", ".join(status.lists) or "not complete"),
-        ("Waiting", ", ".join(f"{count} {kind}" for kind, count in status.queue.items())),
+        ("Waiting", ", ".join(counted(number, kind) for kind, number in status.queue.items())),
     ]
     return _table(("", ""), rows)
 

@@ -273,7 +273,8 @@ def test_every_sender_is_walked(dump: str, sender: str) -> None:
 
 def test_a_file_does_not_tell_the_nodes_source(dump: str) -> None:
     """It is assumed, which is said with how to give it; an address that was given is not."""
-    assumed = onenth("explain", "shop/web:http", "--from-file", dump, "--from", "node")
+    target = ("explain", "shop/web:http", "--from", "node")
+    assumed = onenth(*target, "--from-file", "-", stdin=SOUND)
     given = onenth(
         *("explain", "shop/web:http", "--from-file", dump, "--from", "192.0.2.10"),
         *("--node-address", "192.0.2.10"),
