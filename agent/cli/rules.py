@@ -8,6 +8,7 @@ import click
 
 from agent.cli.base import BACKENDS, CONTEXT, HOST, RUNTIME, USAGE, Failure, load_config
 from agent.config.options import click_options
+from agent.inspect.wrap import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,8 +30,9 @@ if TYPE_CHECKING:
 def render(config: Path | None, **flags: Any) -> None:
     """Print the iptables-restore input for a set of manifests.
 
-    Needs no privileges and changes nothing. Problems of the manifests are printed on
-    standard error.
+    Needs no privileges and changes nothing. Prints what the agent would write. What it would
+    leave out, such as a file that cannot be read or a port that is none, is named on standard
+    error, and the status is 1 then: do not load such rules.
 
     \b
     Example: onenth render --manifests ./manifests --node-name n1 --family IPv4
@@ -60,12 +62,15 @@ def render(config: Path | None, **flags: Any) -> None:
         rendered = render_manifests(loaded.config, Pretended(labels, facts, families))
     except ManifestError as error:
         raise Failure(str(error), USAGE) from error
-    for problem in rendered.problems:
+    for problem in (*rendered.remarks, *rendered.left_out):
         click.echo(problem, err=True)
     for one, text in rendered.texts.items():
         tool = "iptables-restore" if one is Family.V4 else "ip6tables-restore"
         click.echo(f"# {one.value}: for {tool} --noflush")
         click.echo(text, nl=False)
+    if rendered.left_out:
+        what = counted(len(rendered.left_out), "problem")
+        raise Failure(f"{what}, named above: the rules leave something out", RUNTIME)
 
 
 def _label(text: str) -> tuple[str, str]:
@@ -97,7 +102,8 @@ def cleanup(dry_run: bool, backend: str | None) -> None:
     verb = "would remove" if dry_run else "removed"
     for part in removed:
         click.echo(
-            f"{part.backend} {part.family}: {verb} {part.chains} chains and {part.jumps} jumps"
+            f"{part.backend} {part.family}: {verb} {counted(part.chains, 'chain')} and"
+            f" {counted(part.jumps, 'jump')}"
         )
     if not removed:
         click.echo("nothing to remove")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import enum
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,8 @@ _KINDS = {kind.value: kind for kind in Kind}
 _API_VERSIONS = {"Service": "v1", "EndpointSlice": "discovery.k8s.io/v1", "Node": "v1"}
 #: A List may hold a List, but not for ever.
 _MAX_NESTING = 4
+#: How alike (0 to 1) words are of which one is taken for the other with a slip.
+_ALIKE = 0.8
 
 
 class Severity(enum.Enum):
@@ -129,6 +132,8 @@ class _Collector:
         elif kind in _KINDS and value.get("apiVersion") in {None, _API_VERSIONS[kind]}:
             entry = _entry(_KINDS[kind], value, self._path, self._line)
             self._content.entries.append(entry)
+        elif slip := _slip(kind, value.get("apiVersion")):
+            self._complain(slip)
         else:
             self._content.ignored += 1
             log.debug("another kind ignored", kind=kind, file=self._path, line=self._line)
@@ -144,6 +149,22 @@ class _Collector:
 
     def _complain(self, message: str) -> None:
         self._content.problems.append(Problem(self._path, self._line, message))
+
+
+def _slip(kind: str, version: object) -> str:
+    """Why an object is one of ours with a slip of the pen; empty if it is of somebody else's kind.
+
+    In the groups of our kinds nobody but Kubernetes has any, and none of those is called so alike.
+    """
+    group = version.rpartition("/")[0] if isinstance(version, str) else ""
+    for name, known in _API_VERSIONS.items():
+        if group != known.rpartition("/")[0]:
+            continue
+        if kind == name:
+            return f"{name} with apiVersion {version} is skipped: {known} is read"
+        if difflib.get_close_matches(kind, [name], cutoff=_ALIKE):
+            return f"kind {kind} is unknown and skipped; did you mean {name}?"
+    return ""
 
 
 def _entry(kind: Kind, value: dict[Any, Any], path: str, line: int) -> Entry:

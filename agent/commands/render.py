@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from agent.cluster.content import Severity
 from agent.cluster.manifests import load
 from agent.cluster.objects import LABEL_ZONE
 from agent.config.node import address_policy, node_settings
@@ -37,10 +38,17 @@ class Pretended(msgspec.Struct, frozen=True):
 
 
 class Rendered(msgspec.Struct, frozen=True):
-    """Restore input by family, and what is wrong with the manifests."""
+    """Restore input, and what is wrong with the manifests.
+
+    Attributes:
+        texts: by family.
+        left_out: what the manifests say that is not in the rules, with its file or object.
+        remarks: what else is worth a word.
+    """
 
     texts: dict[Family, str]
-    problems: tuple[str, ...]
+    left_out: tuple[str, ...]
+    remarks: tuple[str, ...]
 
 
 def render(config: Config, pretended: Pretended) -> Rendered:
@@ -52,19 +60,21 @@ def render(config: Config, pretended: Pretended) -> Rendered:
     settings = node_settings(config)
     manifests = load(config.manifests)
     store = Store(settings.name, address_policy(config))
-    problems = [str(problem) for problem in manifests.problems]
-    problems += [f"{one.kind.value} {one.key}: {one.reason}" for one in manifests.rejected]
-    services = store.replace_services(manifests.services)
-    slices = store.replace_slices(manifests.slices)
-    problems += [f"Service {one.key}: {one.text}" for one in services.problems]
-    problems += [f"EndpointSlice {one.key}: {one.text}" for one in slices.problems]
+    told: dict[bool, list[str]] = {True: [], False: []}
+    for problem in manifests.problems:
+        told[problem.severity is Severity.ERROR].append(str(problem))
+    told[True] += [f"{one.kind.value} {one.key}: {one.reason}" for one in manifests.rejected]
+    for service in store.replace_services(manifests.services).problems:
+        told[not service.exposes].append(f"Service {service.key}: {service.text}")
+    for part in store.replace_slices(manifests.slices).problems:
+        told[True].append(f"EndpointSlice {part.key}: {part.text}")
     info = _node(manifests, settings.name, pretended.labels)
     texts: dict[Family, str] = {}
     for family in pretended.families:
         rules = RuleSet(node_view(family, settings, info, pretended.facts))
         rules.update(store.snapshot(0).records, store)
         texts[family] = render_rules(rules)
-    return Rendered(texts, tuple(problems))
+    return Rendered(texts, tuple(told[True]), tuple(told[False]))
 
 
 def _node(manifests: Manifests, name: str, labels: Mapping[str, str]) -> NodeInfo:

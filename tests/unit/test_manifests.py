@@ -78,14 +78,44 @@ def test_other_kinds_are_counted_and_ignored(tmp_path: Path) -> None:
     others = [
         {"kind": "Deployment", "apiVersion": "apps/v1", "metadata": {"name": "s"}},
         service("knative") | {"apiVersion": "serving.knative.dev/v1"},
-        endpoint_slice("old") | {"apiVersion": "discovery.k8s.io/v1beta1"},
         {"kind": "AllowList", "apiVersion": "example.com/v1"},
     ]
     got = load([_write(tmp_path / "a.yaml", *others, service("s"))])
 
     assert _names(got) == ["default/s"]
-    assert got.ignored == 4
+    assert got.ignored == 3
     assert got.problems == ()
+
+
+_OLD = "discovery.k8s.io/v1beta1"
+
+
+@pytest.mark.parametrize(
+    ("slip", "said"),
+    [
+        (
+            endpoint_slice("old") | {"apiVersion": _OLD},
+            f"EndpointSlice with apiVersion {_OLD} is skipped: discovery.k8s.io/v1 is read",
+        ),
+        (service("a") | {"apiVersion": "v2"}, "Service with apiVersion v2 is skipped: v1 is read"),
+        (
+            service("a") | {"kind": "Servize"},
+            "kind Servize is unknown and skipped; did you mean Service?",
+        ),
+        (
+            endpoint_slice("a") | {"kind": "EndpointSlices"},
+            "kind EndpointSlices is unknown and skipped; did you mean EndpointSlice?",
+        ),
+    ],
+)
+def test_a_slip_in_a_kind_of_ours_is_an_error(
+    tmp_path: Path, slip: dict[str, Any], said: str
+) -> None:
+    """Nobody else has kinds in these groups, so it is no business of others."""
+    got = load([_write(tmp_path / "a.yaml", service("s"), slip)])
+
+    assert _names(got) == ["default/s"]
+    assert [(one.message, one.severity.value) for one in got.problems] == [(said, "error")]
 
 
 def test_labelled_objects_are_absent(tmp_path: Path) -> None:
