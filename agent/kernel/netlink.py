@@ -35,6 +35,7 @@ _FLAG_DUMP = 0x300
 _DONE = 3
 _ERROR = 2
 _OVERRUN = 4
+_LAST = frozenset({_DONE, _ERROR})
 _HEADER = struct.Struct("=IHHII")
 _NUMBER = struct.Struct("=i")
 #: Netfilter's own header: family, version, resource.
@@ -46,7 +47,8 @@ _ATTRIBUTE = struct.Struct("=HH")
 _TYPE_MASK = 0x3FFF
 _NESTED = 0x8000
 _BUFFER = 1 << 17
-_SECONDS = 10.0
+#: Ten seconds, as the kernel takes them (``struct timeval``).
+_PATIENCE = struct.pack("@ll", 10, 0)
 _UNSUPPORTED = {errno.EOPNOTSUPP, errno.EPROTONOSUPPORT, errno.EAFNOSUPPORT, errno.ENOSYS}
 
 
@@ -69,7 +71,9 @@ class Channel:
                 " netfilter's needs CONFIG_NETFILTER_NETLINK",
                 error.errno or 0,
             ) from error
-        self._socket.settimeout(_SECONDS)
+        # Not settimeout(), which asks the kernel once more for each message.
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, _PATIENCE)
+        self._socket.connect((0, 0))  # to the kernel: nobody else can answer
         self._sequence = 0
 
     def __enter__(self) -> Self:
@@ -133,60 +137,61 @@ class Channel:
         return self._parts(action)
 
     def _answers(self, action: str) -> list[bytes]:
-        answers = []
-        for answer_kind, _, answer in self._receive(action):
-            if answer_kind == _ERROR:
-                _check(action, answer)
-                break
-            answers.append(answer)
-        return answers
+        answers: list[bytes] = []
+        while True:
+            for kind, _, answer in self._receive(action):
+                if kind == _ERROR:
+                    _check(action, answer)
+                    return answers
+                answers.append(answer)
 
     def _parts(self, action: str) -> Iterator[bytes]:
         interrupted = False
-        for answer_kind, flags, answer in self._receive(action):
-            interrupted |= bool(flags & _FLAG_DUMP_INTERRUPTED)
-            if answer_kind in {_ERROR, _DONE}:
+        while True:
+            for kind, flags, answer in self._receive(action):
+                interrupted |= bool(flags & _FLAG_DUMP_INTERRUPTED)
+                if kind not in _LAST:
+                    yield answer
+                    continue
                 _check(action, answer)
-                break
-            yield answer
-        if interrupted:
-            raise DumpInterruptedError(
-                f"{action}: the table changed while it was read; read it again", errno.EINTR
-            )
+                if interrupted:
+                    raise DumpInterruptedError(
+                        f"{action}: the table changed while it was read; read it again",
+                        errno.EINTR,
+                    )
+                return
 
     def _send(self, action: str, payload: bytes, kind: int, flags: int) -> None:
         self._sequence += 1
         header = _HEADER.pack(_HEADER.size + len(payload), kind, flags, self._sequence, 0)
         try:
-            self._socket.sendto(header + payload, (0, 0))
+            self._socket.send(header + payload)
         except OSError as error:
             raise NetlinkError(f"{action}: sending failed: {error}", error.errno or 0) from error
 
-    def _receive(self, action: str) -> Iterator[tuple[int, int, bytes]]:
-        """What answers the last request: type, flags, the whole message; without an end."""
-        while True:
-            try:
-                data = self._socket.recv(_BUFFER)
-            except OSError as error:
-                raise NetlinkError(
-                    f"{action}: receiving failed: {error}", error.errno or errno.ETIMEDOUT
-                ) from error
-            offset = 0
-            while offset + _HEADER.size <= len(data):
-                length, kind, flags, sequence, _ = _HEADER.unpack_from(data, offset)
-                _check_frame(action, kind, length, len(data) - offset)
-                # An answer to an earlier request, broken off, is none of this one's.
-                if sequence == self._sequence:
-                    yield kind, flags, data[offset : offset + length]
-                offset += (length + 3) & ~3
-
-
-def _check_frame(action: str, kind: int, length: int, left: int) -> None:
-    """Raise if a message is not what the kernel wanted to say."""
-    if not _HEADER.size <= length <= left:
-        raise NetlinkError(f"{action}: the kernel's answer is cut short", errno.EMSGSIZE)
-    if kind == _OVERRUN:
-        raise NetlinkError(f"{action}: the kernel lost part of the answer", errno.ENOBUFS)
+    def _receive(self, action: str) -> list[tuple[int, int, bytes]]:
+        """The next messages that answer the last request: type, flags, the whole message."""
+        try:
+            data = self._socket.recv(_BUFFER)
+        except BlockingIOError as error:
+            text = f"{action}: the kernel does not answer"
+            raise NetlinkError(text, errno.ETIMEDOUT) from error
+        except OSError as error:
+            text = f"{action}: receiving failed: {error}"
+            raise NetlinkError(text, error.errno or errno.EIO) from error
+        messages: list[tuple[int, int, bytes]] = []
+        offset, end, mine = 0, len(data), self._sequence
+        while offset + HEADER_SIZE <= end:
+            length, kind, flags, sequence, _ = _HEADER.unpack_from(data, offset)
+            if not HEADER_SIZE <= length <= end - offset:
+                raise NetlinkError(f"{action}: the kernel's answer is cut short", errno.EMSGSIZE)
+            if kind == _OVERRUN:
+                raise NetlinkError(f"{action}: the kernel lost part of the answer", errno.ENOBUFS)
+            # An answer to an earlier request, broken off, is none of this one's.
+            if sequence == mine:
+                messages.append((kind, flags, data[offset : offset + length]))
+            offset += (length + 3) & ~3
+        return messages
 
 
 def attribute(kind: int, *parts: bytes, nested: bool = False) -> bytes:

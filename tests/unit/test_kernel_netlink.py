@@ -43,8 +43,7 @@ class Wire:
         self.datagrams = list(datagrams)
         self.closed = False
 
-    def sendto(self, data: bytes, address: tuple[int, int]) -> int:
-        assert address == (0, 0)
+    def send(self, data: bytes) -> int:
         return len(data)
 
     def recv(self, size: int) -> bytes:
@@ -147,7 +146,7 @@ def test_answers_to_an_earlier_request_are_skipped() -> None:
         pytest.param(message(ENTRY, b"1...")[:-2], id="cut short"),
         pytest.param(struct.pack("=IHHII", 4, ENTRY, 0, 1, 0), id="shorter than a header"),
         pytest.param(message(OVERRUN), id="overrun"),
-        pytest.param(TimeoutError("timed out"), id="silent"),
+        pytest.param(BlockingIOError(errno.EAGAIN, "Try again"), id="silent"),
         pytest.param(OSError(errno.ENOBUFS, "No buffer space"), id="no buffers"),
     ],
 )
