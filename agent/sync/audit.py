@@ -3,10 +3,10 @@
 Where the backend can tell for certain that nobody else has changed anything since everything
 was written, a round is done. Otherwise it looks at what all Services share (canaries, jumps,
 shared chains), and at a sample of the Services' own chains that moves on from round to round: of
-N chains, max(50 - N/125, 5) percent, but never fewer than 100, or all there are. The cursor moves
-by what was looked at, also when a read failed, so that one unreadable corner cannot hold up the
-rest; Services of different namespaces take turns in the order, so that no corner waits for
-another.
+N chains, max(50 - N/125, 5) percent, but never fewer than 100, or all there are. Branches of a
+dispatch tree, of which there are hundreds, take turns likewise. The cursor moves by what was
+looked at, also when a read failed, so that one unreadable corner cannot hold up the rest;
+Services of different namespaces take turns in the order, so that no corner waits for another.
 
 A chain is compared by meaning (``agent.rules.parse``), which takes its text, and text is slow to
 come by. So the digest of a chain that was found right is kept, where the backend gives one, and
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import hashlib
 from itertools import zip_longest
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -33,19 +33,23 @@ from agent.rules.static import BASE_CHAINS, CANARY_TABLES
 from agent.sync.look import read_chain, read_table
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
 
     from agent.rules.dispatch import ChainId
     from agent.rules.ruleset import ServiceChains
+    from agent.rules.static import BaseJump
     from agent.sync.apply import Syncer
 
 #: Up to so many chains are read one by one, above it their whole table.
 _ONE_BY_ONE = 30
 #: With more chains than this, what takes a read of the whole table waits for so many rounds.
 _LARGE, _PATIENCE = 10_000, 3
+#: The name under which the digest of the built-in chains is known.
+_BUILT_IN: ChainId = ("", "jumps")
 #: In place of the digest of a chain that has no rules.
 _EMPTY = bytes(16)
 Rules = tuple[str, ...]
+N = TypeVar("N")
 
 
 class _Unit(NamedTuple):
@@ -87,8 +91,43 @@ def take_turns(keys: Iterable[Key]) -> list[Key]:
     return [key for turn in rounds for key in turn if key is not None]
 
 
+class _Turns(Generic[N]):
+    """Names that take turns, each once in a lap.
+
+    A lap is a list, so that it goes on where it was whatever comes and goes meanwhile.
+
+    Attributes:
+        left: what this lap has still to see, the next one last.
+    """
+
+    def __init__(self, order: Callable[[Iterable[N]], list[N]]) -> None:
+        self.left: list[N] = []
+        self._order = order
+
+    def following(self, present: Collection[N]) -> Iterator[N]:
+        """Each once, from the one that is next on; what is taken is to be put to ``done``."""
+        seen: set[N] = set()
+        for _ in range(2):
+            while self.left:
+                name = self.left[-1]
+                if name in present and name not in seen:
+                    seen.add(name)
+                    yield name
+                else:
+                    del self.left[-1]
+            self.left = self._order(present)[::-1]
+
+    def done(self) -> None:
+        """The one that came last has been taken."""
+        del self.left[-1]
+
+
 def _unit(key: Key, token: ServiceChains) -> _Unit:
     return _Unit(key, token, {("nat", chain): rules for chain, rules in own_chains(token).items()})
+
+
+def _shared_unit(chain: ChainId, rules: Rules) -> _Unit:
+    return _Unit(chain, rules, {chain: rules})
 
 
 def _digest_of(parts: Iterable[bytes]) -> bytes:
@@ -109,7 +148,8 @@ class Audit:
 
     def __init__(self, syncer: Syncer) -> None:
         self._syncer = syncer
-        self._lap: list[Key] = []  # Services that this lap has still to see, the next one last
+        self._services: _Turns[Key] = _Turns(take_turns)
+        self._branches: _Turns[ChainId] = _Turns(sorted)
         #: Of a unit: its token, and the digest that its chains had when they were right.
         self._known: dict[Key | ChainId, tuple[object, bytes]] = {}
         self.learning = True
@@ -130,7 +170,7 @@ class Audit:
         self._seen |= whole
         self.learning = untouched and not self._seen
         if untouched:
-            self._learn_from_ours(units)
+            self._learn_from_ours([*units, self._built_in()])
             return []
         due = self._waited >= self._patience
         if due:
@@ -150,59 +190,70 @@ class Audit:
         Their old chains would live until their turn comes; in a busy cluster that is all of them.
         """
         services = self._syncer.planner.accepted.services
-        for name, (token, _) in list(self._known.items()):
-            if isinstance(name, Key) and services.get(name) is not token:
-                del self._known[name]
+        changed = [
+            name
+            for name, (token, _) in self._known.items()
+            if type(name) is Key and services.get(name) is not token
+        ]
+        for name in changed:
+            del self._known[name]
 
     # What to look at ---------------------------------------------------------------------
 
     def _sample(self) -> tuple[list[_Unit], bool]:
         """The shared chains and the next Services, and whether a turn is complete."""
         accepted = self._syncer.planner.accepted
-        units = [_Unit(chain, rules, {chain: rules}) for chain, rules in accepted.shared.items()]
-        total = sum(len(p.chains) for ports in accepted.services.values() for p in ports.values())
+        units = self._shared_sample()
+        total = sum([len(p.chains) for ports in accepted.services.values() for p in ports.values()])
         left = sample_size(total)
         self._patience = _PATIENCE if total > _LARGE else 0
         whole = not accepted.services
-        for key in self._next_services():
+        for key in self._services.following(accepted.services):
             if left <= 0:
                 break
             unit = _unit(key, accepted.services[key])
             left -= len(unit.chains)
             units.append(unit)
-            del self._lap[-1]
-            whole |= not self._lap
+            self._services.done()
+            if not self._services.left:
+                whole = True
+                self._forget_absent()
         return units, whole
 
+    def _shared_sample(self) -> list[_Unit]:
+        """The shared chains; of branches, the next ones."""
+        shared = self._syncer.planner.accepted.shared
+        branches = {chain: None for chain in shared if names.is_tree_chain(chain[1])}
+        chains = [chain for chain in shared if chain not in branches]
+        left = sample_size(len(branches))
+        for chain in self._branches.following(branches):
+            if left <= 0:
+                break
+            left -= 1
+            chains.append(chain)
+            self._branches.done()
+        return [_shared_unit(chain, shared[chain]) for chain in chains]
+
     def _with_waiting(self, units: list[_Unit]) -> list[_Unit]:
-        """A sample, and what waits of those before it; shared chains are in each."""
-        services = self._syncer.planner.accepted.services
-        missing = self._waiting.keys() - {unit.name for unit in units}
-        late = [key for key in self._waiting if key in missing and isinstance(key, Key)]
-        return units + [_unit(key, services[key]) for key in late if key in services]
+        """A sample, and what waits of those before it."""
+        accepted = self._syncer.planner.accepted
+        late = self._waiting.keys() - {unit.name for unit in units}
+        units = list(units)
+        for name in self._waiting:
+            if name not in late:
+                continue
+            if isinstance(name, Key):
+                if name in accepted.services:
+                    units.append(_unit(name, accepted.services[name]))
+            elif name in accepted.shared:
+                units.append(_shared_unit(name, accepted.shared[name]))
+        return units
 
-    def _next_services(self) -> Iterator[Key]:
-        """Each Service once, from the one that is next; the last of a lap is followed by all.
-
-        A lap is a list, so that it goes on where it was whatever comes and goes meanwhile.
-        """
-        services = self._syncer.planner.accepted.services
-        seen: set[Key] = set()
-        for _ in range(2):
-            while self._lap:
-                key = self._lap[-1]
-                if key in services and key not in seen:
-                    seen.add(key)
-                    yield key
-                else:
-                    del self._lap[-1]
-            self._lap = take_turns(services)[::-1]
-            shared = self._syncer.planner.accepted.shared
-            self._known = {
-                name: known
-                for name, known in self._known.items()
-                if name in services or name in shared
-            }
+    def _forget_absent(self) -> None:
+        """Forget chains that are no longer there."""
+        accepted = self._syncer.planner.accepted
+        there = accepted.services.keys() | accepted.shared.keys() | {_BUILT_IN}
+        self._known = {name: known for name, known in self._known.items() if name in there}
 
     # Comparing ---------------------------------------------------------------------------
 
@@ -299,9 +350,25 @@ class Audit:
         ]
         jumps = [
             Difference(jump.table, jump.source, "no jump" if count == 0 else "jump twice")
-            for jump, count in syncer.wrong_jumps().items()
+            for jump, count in self._wrong_jumps().items()
         ]
         return canaries + jumps
+
+    def _built_in(self) -> _Unit:
+        """The built-in chains, known by which jumps of ours should be in them."""
+        jumps = self._syncer.planner.jumps()
+        return _Unit(_BUILT_IN, jumps, {(jump.table, jump.source): () for jump in jumps})
+
+    def _wrong_jumps(self) -> dict[BaseJump, int]:
+        """How often each of our jumps is there, if not once; read where their chains changed."""
+        unit = self._built_in()
+        before = self._digests([unit])
+        if before and before[_BUILT_IN] == self._known_digest(unit):
+            return {}
+        wrong = self._syncer.wrong_jumps()
+        if before and not wrong and self._digests([unit]) == before:
+            self._known[_BUILT_IN] = (unit.token, before[_BUILT_IN])
+        return wrong
 
     def _strays(self) -> list[Difference]:
         accepted = self._syncer.planner.accepted
