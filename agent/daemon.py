@@ -27,6 +27,7 @@ from agent.config.load import describe
 from agent.config.node import address_policy, node_settings
 from agent.config.watch import ConfigChanged, ConfigWatch
 from agent.kernel import facts as kernel_facts
+from agent.kernel import privileges
 from agent.kernel.addresses import AddressWatcher
 from agent.kernel.detect import Backend
 from agent.kernel.iptables import Iptables
@@ -131,6 +132,7 @@ def run(loaded: Loaded, start: Start, reread: Callable[[], Loaded]) -> int:
         HostError: a tool, a privilege or a working family is missing (exit code 3).
         KernelError: the other backend already holds Service rules (exit code 1).
     """
+    privileges.demand_net_admin()
     config = loaded.config
     events: Events = queue.SimpleQueue()
     stop = Stop()

@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from agent.cli.base import BACKENDS, CONTEXT, HOST, RUNTIME, USAGE, Failure, load_config
+from agent.cli.look import echo
 from agent.config.options import click_options
-from agent.inspect.wrap import counted
+from agent.inspect.wrap import counted, indented
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
+
+    from agent.commands.cleanup import Removed
 
 
 @click.command(context_settings=CONTEXT)
@@ -87,7 +91,11 @@ def cleanup(dry_run: bool, backend: str | None) -> None:
     """Remove the rules of this agent, or of kube-proxy, and nothing else.
 
     Both families and both backends. Running it again does no harm. Established
-    connections lose their translation only when conntrack forgets them.
+    connections lose their translation only when conntrack forgets them. KUBE-FIREWALL
+    stays, as after kube-proxy's --cleanup: the kubelet has it too, and its rule keeps
+    neighbours off 127.0.0.1 for as long as route_localnet is on.
+
+    Ends with status 0, 1 if something could not be removed, 3 if this process may not.
 
     \b
     Example: onenth cleanup --dry-run
@@ -99,14 +107,28 @@ def cleanup(dry_run: bool, backend: str | None) -> None:
         removed = clean(backend, dry_run=dry_run)
     except HostError as error:
         raise Failure(str(error), HOST) from error
-    verb = "would remove" if dry_run else "removed"
-    for part in removed:
-        click.echo(
-            f"{part.backend} {part.family}: {verb} {counted(part.chains, 'chain')} and"
-            f" {counted(part.jumps, 'jump')}"
-        )
-    if not removed:
-        click.echo("nothing to remove")
-    problems = [f"{p.backend} {p.family}: {text}" for p in removed for text in p.problems]
+    echo(_told(removed, "would remove" if dry_run else "removed"))
+    problems = [f"{p.where}: {text}" for p in removed for text in p.problems]
+    denied = [part for part in removed if part.denied]
+    if denied:
+        where = ", ".join(part.where for part in denied)
+        problems.append(f"{where}: not permitted: {denied[0].denied}")
     if problems:
-        raise Failure("\n".join(["not everything could be removed:", *problems]), RUNTIME)
+        code = HOST if denied else RUNTIME
+        raise Failure("\n".join(["not everything could be removed:", *problems]), code)
+
+
+def _told(removed: Sequence[Removed], verb: str) -> Iterator[str]:
+    gone = [part for part in removed if part.chains or part.jumps]
+    for part in gone:
+        chains, jumps = counted(part.chains, "chain"), counted(part.jumps, "jump")
+        yield f"{part.where}: {verb} {chains} and {jumps}"
+    if not gone and not any(part.problems or part.denied for part in removed):
+        yield "nothing to remove"
+    if guarded := ", ".join(part.where for part in removed if part.guarded):
+        yield from indented(
+            f"KUBE-FIREWALL stays ({guarded}): it is the kubelet's too, and keeps neighbours off"
+            " 127.0.0.1 while route_localnet is on",
+            0,
+            2,
+        )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent.kernel.errors import KernelError, PrivilegeError
+from agent.kernel.errors import REMEDY, KernelError, PrivilegeError
 from agent.sync.port import ReadError
 
 if TYPE_CHECKING:
@@ -50,5 +50,5 @@ def dump(
         f"{' '.join(argv[1:])} ({tool.backend.value}) ended with status {finished.status}: {said}"
     )
     if any(phrase in finished.err for phrase in _PRIVILEGE):
-        raise PrivilegeError(f"{text}; run as root, in a container with the capability NET_ADMIN")
+        raise PrivilegeError(f"{text}; {REMEDY}")
     raise ReadError(text)

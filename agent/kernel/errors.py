@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+#: What to do about a lack of privilege.
+REMEDY = (
+    "run as root, or in a container with the capability NET_ADMIN (and NET_RAW for the legacy"
+    " backend)"
+)
+
 
 class KernelError(Exception):
     """Base of this room's errors; the message says what was tried and what to do."""

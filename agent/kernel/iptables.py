@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from agent.kernel import nftables, refusal
 from agent.kernel.detect import Backend, Tool
-from agent.kernel.errors import HostError, KernelError, PrivilegeError
+from agent.kernel.errors import REMEDY, HostError, KernelError, PrivilegeError
 from agent.state.values import Family
 from agent.sync.port import ReadError, Refusal, RestoreError
 
@@ -220,10 +220,7 @@ class Iptables:
         if finished.status == 0:
             return
         if any(phrase in finished.err for phrase in _PRIVILEGE):
-            raise PrivilegeError(
-                f"{self._failed('listing the nat table', finished)}; run as root, in a container"
-                " with the capability NET_ADMIN (and NET_RAW for the legacy backend)"
-            )
+            raise PrivilegeError(f"{self._failed('listing the nat table', finished)}; {REMEDY}")
         raise ReadError(self._failed("listing the nat table", finished))
 
     def accepts(self, match: str) -> bool:
@@ -294,7 +291,8 @@ class Iptables:
     def _read(self, verb: str, *options: str) -> Finished:
         finished = self._run(verb, *options)
         if finished.status != 0:
-            raise ReadError(self._failed(f"{verb} {' '.join(options)}", finished))
+            what = " ".join((verb, *options))
+            raise ReadError(self._failed(f"reading rules ({what})", finished))
         return finished
 
     def _run(self, verb: str, *options: str) -> Finished:

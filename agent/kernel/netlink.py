@@ -19,7 +19,13 @@ import socket
 import struct
 from typing import TYPE_CHECKING, Self
 
-from agent.kernel.errors import DumpInterruptedError, NetlinkError, PrivilegeError, UnsupportedError
+from agent.kernel.errors import (
+    REMEDY,
+    DumpInterruptedError,
+    NetlinkError,
+    PrivilegeError,
+    UnsupportedError,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
@@ -253,7 +259,7 @@ def _check(action: str, answer: bytes) -> None:
         return
     text = f"{action}: {os.strerror(number)}"
     if number in {errno.EPERM, errno.EACCES}:
-        raise PrivilegeError(f"{text}; run as root, in a container with the capability NET_ADMIN")
+        raise PrivilegeError(f"{text}; {REMEDY}")
     if number in _UNSUPPORTED:
         raise UnsupportedError(f"{text}; this kernel cannot do it", number)
     raise NetlinkError(text, number)

@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from agent.kernel.errors import REMEDY, PrivilegeError
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
@@ -85,6 +87,19 @@ def read(task: str = "thread-self") -> Privileges:
         ambient=_numbers(fields["CapAmb"]),
         no_new_privs=fields.get("NoNewPrivs") == "1",
     )
+
+
+def demand_net_admin() -> None:
+    """Find out before anything is touched whether this process may change rules.
+
+    Raises:
+        PrivilegeError: it lacks CAP_NET_ADMIN.
+    """
+    if Capability.NET_ADMIN not in read().permitted:
+        raise PrivilegeError(
+            f"changing rules takes the capability NET_ADMIN, which this process of user"
+            f" {os.geteuid()} does not have; {REMEDY}"
+        )
 
 
 def reduce(keep: Collection[int]) -> tuple[Privileges, list[str]]:

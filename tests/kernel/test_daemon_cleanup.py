@@ -111,8 +111,13 @@ def test_exactly_ours_is_removed(filled: tuple[Host, Everything]) -> None:
     assert after == before
     assert everything(host.namespace) == before
     assert done.stdout.replace("removed", "would remove") == planned.stdout
-    assert len(done.stdout.splitlines()) == 4
-    assert again.stdout == "nothing to remove\n"
+    gone, (stays, *why) = done.stdout.splitlines()[:4], done.stdout.splitlines()[4:]
+    assert [line.split(": ")[0] for line in gone] == [
+        f"{backend} {family}" for backend in ("legacy", "nft") for family in FAMILIES
+    ]
+    assert stays.startswith("KUBE-FIREWALL stays (legacy IPv4, nft IPv4): it is the kubelet's too")
+    assert "while route_localnet is on" in " ".join(why)
+    assert again.stdout.splitlines() == ["nothing to remove", stays, *why]
 
 
 def test_what_somebody_else_holds_is_named(filled: tuple[Host, Everything]) -> None:
@@ -128,7 +133,7 @@ def test_what_somebody_else_holds_is_named(filled: tuple[Host, Everything]) -> N
     after = everything(host.namespace)
 
     assert done.returncode == 1
-    assert len(done.stdout.splitlines()) == 4
+    assert done.stdout.count(": removed ") == 4
     assert done.stderr.count(rule) == 2
     assert "delete that rule" in done.stderr
     for where, tables_before in before.items():
@@ -150,6 +155,23 @@ def test_one_backend_only(filled: tuple[Host, Everything]) -> None:
     after = everything(host.namespace)
 
     assert after == {where: (before if where[0] == "legacy" else full)[where] for where in before}
+
+
+def test_without_privilege_nothing_is_said_to_be_clean(host: Host) -> None:
+    """It says what was not permitted and what helps, and ends with 3; nothing was removed."""
+    host.agent(backend="nft").start().stop()
+    full = everything(host.namespace)
+    dropped = ["setpriv", "--bounding-set", "-net_admin", "--inh-caps", "-net_admin"]
+    argv = [*dropped, sys.executable, "-m", "agent", "cleanup"]
+    done = host.namespace.run(["env", f"PYTHONPATH={ROOT}", *argv], check=False)
+
+    assert done.returncode == 3
+    assert done.stdout == ""
+    heading, told = done.stderr.splitlines()
+    assert heading == "Error: not everything could be removed:"
+    assert told.startswith("nft IPv4, nft IPv6: not permitted: iptables-save (nft) ended with")
+    assert "run as root, or in a container with the capability NET_ADMIN" in told
+    assert everything(host.namespace) == full
 
 
 def test_it_creates_no_table(host: Host) -> None:

@@ -184,7 +184,9 @@ def test_without_the_privilege(host: Host, backend: str) -> None:
 
     assert status == 3
     assert "NET_ADMIN" in said
+    assert "run as root, or in a container" in said
     assert "Traceback" not in said
+    assert agent.logs() == []
     assert "KUBE-SERVICES" not in tables(host.namespace, backend).get("nat", {})
 
 
