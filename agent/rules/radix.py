@@ -156,7 +156,6 @@ class Radix:
     def _drop(self, branch: Branch, spared: set[Branch]) -> None:
         self.count -= len(self.chains.pop(branch, ()))
         self._jumps.pop(branch, None)
-        self._changed.discard(branch)
         self._gone.add(branch)
         for child in self._children.pop(branch, ()):
             if child not in spared:
@@ -181,7 +180,6 @@ class Radix:
             self.count += len(texts) - len(before or ())
             self.chains[branch] = tuple(texts)
             self._changed.add(branch)
-            self._gone.discard(branch)
         self._children[branch] = tuple(children)
         for child in children:
             on_way = key is not None and self._covers(child, key)

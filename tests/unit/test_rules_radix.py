@@ -137,6 +137,52 @@ def test_one_rule_more_concerns_its_way_alone() -> None:
     assert found.flush() == ({leaf, Branch(28, 0xA60050), Branch(28, 0xA60051)}, set())
 
 
+def test_a_branch_goes_with_all_below_it() -> None:
+    """And comes back with it; nothing of it is kept in between."""
+    upper, lower = Branch(28, 0xA00000), Branch(32, 0xA000001)
+    with mock.patch.multiple(radix, LIMIT=2, INLINE=1):
+        rules = [("10.0.0.1", 80), ("10.0.0.1", 81), ("10.0.0.2", 80), ("10.0.0.17", 80)]
+        found = filled(rules)
+        assert found.chains.keys() == {ROOT, upper, lower}
+        assert found.count == 2 + 2 + 2
+        for _ in range(2):
+            for address, port in rules[1:3]:
+                found.remove(entry(found, address, port))
+            assert found.flush() == ({ROOT}, {upper, lower})
+            assert texts(found) == ["10.0.0.1 tcp 80 0", "10.0.0.17 tcp 80 0"]
+            assert (found.count, list(found._children), found._jumps) == (2, [ROOT], {})
+            for address, port in rules[1:3]:
+                found.add(entry(found, address, port))
+            assert found.flush() == ({ROOT, upper, lower}, set())
+            assert found.count == 6
+
+
+def test_a_branch_goes_and_leaves_what_is_below_it() -> None:
+    """The one below hangs from the one above then, as it is."""
+    upper, lower = Branch(28, 0xA00000), Branch(32, 0xA000001)
+    with mock.patch.multiple(radix, LIMIT=2, INLINE=1):
+        found = filled([("10.0.0.1", 80), ("10.0.0.1", 81), ("10.0.0.2", 80), ("10.0.0.17", 80)])
+        found.remove(entry(found, "10.0.0.17", 80))
+        assert found.flush() == ({ROOT}, {upper})
+        assert texts(found) == ["-d 10.0.0.1 -j B32-a000001", "10.0.0.2 tcp 80 0"]
+        assert texts(found, lower) == ["10.0.0.1 tcp 80 0", "10.0.0.1 tcp 81 0"]
+        assert (found.count, list(found._jumps)) == (4, [lower])
+
+
+def test_single_ports_are_told_apart() -> None:
+    """A branch of one port names it, and not a range of one."""
+    with mock.patch.multiple(radix, LIMIT=2, INLINE=1):
+        found = tree()
+        for port, position in ((80, 0), (80, 1), (81, 0)):
+            found.add(entry(found, "10.0.0.1", port, position=position))
+        found.flush()
+
+    assert texts(found) == [
+        "-m tcp -p tcp -d 10.0.0.1 --dport 80 -j B52-a00000100050",
+        "10.0.0.1 tcp 81 0",
+    ]
+
+
 ADDRESSES = st.sampled_from([f"10.{a}.0.{b}" for a in (0, 96, 97) for b in (1, 2, 17, 18, 200)])
 RULES = st.tuples(ADDRESSES, st.sampled_from([53, 80, 8080]), st.sampled_from(["tcp", "udp"]))
 #: Rules to be there, one set after the other; None forgets to look in between.
