@@ -48,7 +48,7 @@ class UdpTable(msgspec.Struct, frozen=True):
     addresses: dict[Address, frozenset[Address]]
     node_ports: dict[int, frozenset[Address]]
     node_ips: frozenset[str]
-    cluster_ips: frozenset[str] = frozenset()
+    cluster_ips: frozenset[str]
 
     def is_stale(self, flow: UdpFlow) -> bool:
         """Whether the entry keeps packets from where they should go."""
@@ -61,7 +61,7 @@ class UdpTable(msgspec.Struct, frozen=True):
         return flow.answered_by not in endpoints
 
     def __bool__(self) -> bool:
-        return bool(self.addresses or self.node_ports or self.cluster_ips)
+        return bool(self.cluster_ips)  # which every Service with an address has
 
 
 class UdpServices:

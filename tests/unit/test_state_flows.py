@@ -65,6 +65,15 @@ def test_without_endpoints_every_flow_is_stale() -> None:
     assert world.stale("10.96.0.1", 53, "10.96.0.1", 53)
 
 
+def test_a_port_that_no_slice_offers_has_no_endpoints() -> None:
+    """Nor has a Service without slices."""
+    world = World()
+    world.store.put_service(service(ports=[DNS]))
+    assert world.look().stale("10.96.0.1", 53, "10.0.0.1")
+    world.store.put_slice(endpoint_slice("10.0.0.1", ports=[{"name": "other", "port": 5353}]))
+    assert world.look().stale("10.96.0.1", 53, "10.0.0.1")
+
+
 def test_an_untranslated_flow_is_stale_once_there_is_an_endpoint() -> None:
     """The answer comes from the Service's own address then (faults 36)."""
     world = World().put("10.0.0.1")
@@ -137,6 +146,8 @@ def test_tcp_is_left_alone() -> None:
     table = world.flows.table([NODE_IP])
 
     assert (table.addresses, table.node_ports) == ({}, {})
+    assert table  # a flow to its UDP port of old is stale
+    assert not World().flows.table([NODE_IP])
     assert not world.stale("10.96.0.1", 53, "10.96.0.1", 53)
 
 
