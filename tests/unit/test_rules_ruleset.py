@@ -289,6 +289,23 @@ def test_own_chains_are_those_of_all_ports() -> None:
     assert sorted(chain[:9] for chain in chains) == ["KUBE-SEP-"] * 2 + ["KUBE-SVC-"] * 2
 
 
+def test_branches_come_behind_those_below_them() -> None:
+    """So that each can be written before the chains that jump to it; by table, flat has none."""
+    with mock.patch.multiple(radix, LIMIT=4, INLINE=1):
+        world = World("tree").put(*(service(f"s{n}", f"10.96.{n % 5}.{n}") for n in range(60)))
+        world.put(**{f"s{n}": 1 for n in range(40)}).update()
+        for table in ("nat", "filter"):
+            branches = list(world.rules.dispatch.branches(table))
+            chains = [chain for of, chain in world.rules.shared_ids() if of == table]
+            assert sorted(branches) == sorted(filter(is_tree_chain, chains))
+            for position, branch in enumerate(branches):
+                texts = [text for _, text in world.rules.shared((table, branch))]
+                below = {text.rpartition(" -j ")[2] for text in texts if " -j KUBE-SVC-T" in text}
+                assert below <= set(branches[:position])
+
+    assert World("flat").rules.dispatch.branches("nat") == ()
+
+
 @pytest.mark.parametrize("layout", ["flat", "tree"])
 def test_the_same_cluster_gives_the_same_text(layout: Any) -> None:
     """Order of arrival is not seen in the rules."""
