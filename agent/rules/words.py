@@ -22,7 +22,7 @@ def tokens(text: str) -> list[str]:
     """Words of a rule, quoted ones without their quotes and escapes.
 
     Raises:
-        ParseError: a quotation mark stands alone or within a word.
+        ParseError: a quotation mark has no counterpart, or a word follows it at once.
     """
     if '"' not in text:
         return text.split()

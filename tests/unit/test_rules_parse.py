@@ -143,6 +143,166 @@ def test_every_rule_of_ours_is_read_back_as_it_is() -> None:
         assert not isinstance(read.target, rules.OtherTarget), text
 
 
+# What each part says --------------------------------------------------------------------------
+
+S, D, O = rules.Source, rules.Destination, rules.Other  # noqa: E741  the letters of the options
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("-s 10.0.0.1/32", [S("10.0.0.1")]),
+        ("! -s 10.0.0.0/8", [S("10.0.0.0/8", negated=True)]),
+        ("-d 10.0.0.1/255.255.255.255", [D("10.0.0.1")]),
+        ("! -d fd00::1/128", [D("fd00::1", negated=True)]),
+        ("-d ::1.2.3.4/128 -s ::1.2.0.0/112", [D("::102:304"), S("::102:0/112")]),
+        ("-d ::1.2.3.4.5/128", [D("::1.2.3.4.5")]),
+        (
+            "-i eth0 ! -i cali+",
+            [rules.InInterface("eth0"), rules.InInterface("cali+", negated=True)],
+        ),
+        ("-p tcp", [rules.Protocol("tcp")]),
+        ("-p 6", [rules.Protocol("tcp")]),
+        ("-p 17", [rules.Protocol("udp")]),
+        ("-p 132", [rules.Protocol("sctp")]),
+        ("-p icmp", [O("-p icmp")]),
+        ("! -p tcp", [O("! -p tcp")]),
+        ("-p tcp -m tcp --dport 80", [rules.Protocol("tcp"), rules.DestinationPort(80)]),
+        ("-m udp --dport 80:90", [rules.DestinationPorts(80, 90)]),
+        ("-m tcp --dport http", [O("--dport http")]),
+        ("-m tcp --dport :90", [O("--dport :90")]),
+        ("-m tcp --dport 80:", [O("--dport 80:")]),
+        ("-m tcp ! --dport 80", [O("! --dport 80")]),
+        ("-m tcp ! --dport 80:90", [O("! --dport 80:90")]),
+        ("-m comment --comment a", [rules.Comment("a")]),
+        ('-m comment ! --comment "a b"', [O('! --comment "a b"')]),
+        ("-m mark --mark 0x4000/0x4000", [rules.Mark(0x4000)]),
+        ("-m mark ! --mark 0x4000/0x4000", [rules.Mark(0x4000, negated=True)]),
+        ("-m mark --mark 0x1/0xff", [O("-m mark --mark 0x1/0xff")]),
+        ("-m mark ! --mark 0x1", [O("-m mark ! --mark 0x1")]),
+        ("-m mark ! --mark 0x1/0x3", [O("-m mark ! --mark 0x1/0x3")]),
+        (
+            "-m conntrack ! --ctstate FOO,DNAT,SNAT,UNTRACKED,ESTABLISHED,RELATED,NEW,INVALID,BAR",
+            [
+                rules.ConntrackState(
+                    "INVALID,NEW,RELATED,ESTABLISHED,UNTRACKED,SNAT,DNAT,FOO,BAR", negated=True
+                )
+            ],
+        ),
+        ("-m addrtype --src-type LOCAL", [rules.AddressType("src", "LOCAL")]),
+        ("-m addrtype --dst-type UNICAST", [rules.AddressType("dst", "UNICAST")]),
+        ("-m addrtype ! --dst-type LOCAL", [O("-m addrtype ! --dst-type LOCAL")]),
+        ("-m addrtype ! --src-type LOCAL", [O("-m addrtype ! --src-type LOCAL")]),
+        ("-m nfacct --nfacct-name n", [rules.Nfacct("n")]),
+        ("-m nfacct ! --nfacct-name n", [O("-m nfacct ! --nfacct-name n")]),
+        ("-m statistic --mode random --probability 0.5", [rules.Statistic(2)]),
+        (
+            "-m statistic --mode random --probability 0.4",
+            [O("-m statistic --mode random --probability 0.4")],
+        ),
+        ("-m statistic --mode nth --every 2", [O("-m statistic --mode nth --every 2")]),
+        ("-m recent --set", [rules.Recent("DEFAULT")]),
+        ("-m recent --set --name K --rsource", [rules.Recent("K")]),
+        ("-m recent --set --name K --seconds 5", [O("-m recent --set --name K --seconds 5")]),
+        ("-m recent --rcheck --reap --name K", [O("-m recent --rcheck --reap --name K")]),
+        ("-m recent --seconds 60 --rcheck --reap --name K", [rules.Recent("K", 60)]),
+        (
+            "-m recent --rcheck --reap --seconds 6 --mask 255.255.0.0 -s ::1",
+            [O("-m recent --rcheck --reap --seconds 6 --mask 255.255.0.0"), S("::1")],
+        ),
+        ("-m recent --set --mask 255.255.0.0", [O("-m recent --set --mask 255.255.0.0")]),
+        ("-s ::1 -c 5 300 -d ::2", [S("::1"), D("::2")]),
+        ("-o eth0 -f -4 -s ::1", [O("-o eth0"), O("-f"), O("-4"), S("::1")]),
+        ("--foo a b ! --bar c --baz", [O("--foo a b"), O("! --bar c"), O("--baz")]),
+        ("--foo a -s ::1", [O("--foo a"), S("::1")]),
+        ("[unsupported revision] -s ::1", [O("[unsupported revision]"), S("::1")]),
+        ("-s ::1 ! [unsupported revision]", [S("::1"), O("! [unsupported revision]")]),
+        (
+            "-m set --match-set b src ! --match-set c dst -m comment --comment a",
+            [O("-m set --match-set b src ! --match-set c dst"), rules.Comment("a")],
+        ),
+        (
+            "-m set --match-set b src ! -s ::1",
+            [O("-m set --match-set b src"), S("::1", negated=True)],
+        ),
+        ('-m string --string "a b" -o eth0', [O('-m string --string "a b"'), O("-o eth0")]),
+    ],
+)
+def test_what_each_match_says(text: str, expected: list[Match]) -> None:
+    """One value for each form; what we never write is kept word for word, by its extension."""
+    assert read_rule(text) == rules.Rule(tuple(expected), None)
+    assert read_rule(f"{text} -j A") == rules.Rule(tuple(expected), rules.Jump("A"))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("-j DROP", rules.DROP),
+        ("-j MASQUERADE", rules.Masquerade(random_fully=False)),
+        ("-j MASQUERADE --random-fully", rules.Masquerade(random_fully=True)),
+        ("-j MASQUERADE --random", rules.OtherTarget("-j MASQUERADE --random")),
+        ("-j DNAT --to-destination 10.0.0.1:80", rules.Dnat("10.0.0.1:80")),
+        ("-j DNAT --to-destination [::1.2.3.4]:80", rules.Dnat("[::102:304]:80")),
+        ("-j DNAT --to-destination [fd00::1]:80", rules.Dnat("[fd00::1]:80")),
+        ("-j MARK --or-mark 0x10", rules.SetMark("or", 16)),
+        ("-j MARK --xor-mark 0x10", rules.SetMark("xor", 16)),
+        ("-j MARK --set-xmark 0x10/0x10", rules.SetMark("or", 16)),
+        ("-j MARK --set-xmark 0x10/0x0", rules.SetMark("xor", 16)),
+        ("-j MARK --set-xmark 0x10/0xff", rules.OtherTarget("-j MARK --set-xmark 0x10/0xff")),
+        ("-j MARK --set-xmark 0x10", rules.OtherTarget("-j MARK --set-xmark 0x10")),
+        ("-j MARK --and-mark 0x10", rules.OtherTarget("-j MARK --and-mark 0x10")),
+        ("-j REJECT --reject-with icmp-port-unreachable", rules.REJECT),
+        (
+            "-j REJECT --reject-with tcp-reset",
+            rules.OtherTarget("-j REJECT --reject-with tcp-reset"),
+        ),
+        ("-g A", rules.OtherTarget("-g A")),
+        ('-j LOG --log-prefix "a b"', rules.OtherTarget('-j LOG --log-prefix "a b"')),
+    ],
+)
+def test_what_each_target_says(text: str, expected: Target) -> None:
+    """Likewise for targets."""
+    assert read_rule(f"-s ::1 {text}") == rules.Rule((S("::1"),), expected)
+
+
+def test_the_order_of_matches_when_compared() -> None:
+    """By kind; only those of which a rule may have several are then ordered by their text."""
+    matches = (
+        *(rules.Protocol("tcp"), S("10.0.0.1"), D("10.0.0.2"), rules.DestinationPort(80)),
+        *(rules.DestinationPorts(1, 2), rules.InInterface("eth0"), rules.Recent("K")),
+        *(rules.Comment("a"), rules.Comment("b"), rules.AddressType("dst"), rules.Mark(1)),
+        *(rules.ConntrackState("NEW"), rules.Statistic(2), rules.Nfacct("n"), O("-o x"), O("-o y")),
+    )
+
+    assert canonical(rules.Rule(matches[::-1], rules.DROP)) == rules.Rule(matches, rules.DROP)
+    two = rules.Rule((S("10.0.0.2"), S("10.0.0.1")), None)
+    assert canonical(two) == two
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("-s", "the rule ends behind '-s': -s"),
+        ("-s ::1 -m", "the rule ends behind '-m': -s ::1 -m"),
+        ("! -s", "the rule ends behind '-s': ! -s"),
+        ("-m recent --name", "the rule ends behind '--name': -m recent --name"),
+        ("-s ::1 stray -j A", "'stray' stands where an option should: -s ::1 stray -j A"),
+        ("! stray -j A", "'stray' stands where an option should: ! stray -j A"),
+        ("-f stray", "'stray' stands where an option should: -f stray"),
+        ("-X A", "'-X' stands where an option should: -X A"),
+        ("-m mark --mark x/1", "'x' is not a number: -m mark --mark x/1"),
+        (f"-X {'a' * 117}", f"'-X' stands where an option should: -X {'a' * 117}"),
+        (f"-X {'a' * 118}", f"'-X' stands where an option should: -X {'a' * 117}..."),
+        (f"-s {'a' * 118} -d", f"the rule ends behind '-d': -s {'a' * 117}..."),
+    ],
+)
+def test_what_is_said_of_garbage(text: str, message: str) -> None:
+    """What is wrong, and the rule, of which 120 characters are shown."""
+    with pytest.raises(ParseError) as caught:
+        read_rule(text)
+    assert str(caught.value) == message
+
+
 # What the tools print -------------------------------------------------------------------------
 
 
