@@ -9,11 +9,12 @@ from agent.state.node import (
     NodeInfo,
     NodeSettings,
     node_info,
+    node_problems,
     node_view,
     wants_localnet,
 )
 from agent.state.values import DetectLocal, Family, NodeView
-from tests.fakes.cluster import NODE, node
+from tests.fakes.cluster import NODE, key, node
 
 V4, V6 = Family.V4, Family.V6
 ADDRESSES = ("127.0.0.1/8", "::1/128", "192.0.2.2/24", "2001:db8::2/64", "172.17.0.1/16")
@@ -74,6 +75,39 @@ def test_an_empty_node_object(parts: dict[str, Any]) -> None:
 def test_an_old_node_has_one_pod_range() -> None:
     """podCIDR counts where podCIDRs is absent."""
     assert node_info(node(spec={"podCIDR": "10.64.0.0/24"})).pod_cidrs == ("10.64.0.0/24",)
+
+
+def test_what_was_left_out_of_a_node_is_named() -> None:
+    """Addresses and ranges that are none, in no more than 80 characters each."""
+    long = "x" * 100
+    found = node_problems(
+        node(
+            spec={"podCIDR": "10.64.0.0", "podCIDRs": ["10.64.1.0/24", "fd00::/129", long, " "]},
+            status={
+                "addresses": [
+                    {"type": "InternalIP", "address": "192.0.2.2"},
+                    {"type": "InternalIP", "address": long},
+                    {"type": "ExternalIP", "address": ""},
+                    {"type": "Hostname", "address": NODE},
+                ]
+            },
+        )
+    )
+
+    assert {problem.key for problem in found} == {key(NODE, "")}
+    assert [problem.text for problem in found] == [
+        f"InternalIP '{'x' * 80}' is not an address",
+        "ExternalIP '' is not an address",
+        "pod CIDR '10.64.0.0' is not a CIDR",
+        "pod CIDR 'fd00::/129' is not a CIDR",
+        f"pod CIDR '{'x' * 80}' is not a CIDR",
+    ]
+
+
+@pytest.mark.parametrize("parts", [{}, {"spec": None, "status": None}, {"spec": {}, "status": {}}])
+def test_nothing_is_wrong_with_what_is_absent(parts: dict[str, Any]) -> None:
+    """A Node without addresses and ranges is no problem in itself."""
+    assert node_problems(node(**parts)) == ()
 
 
 @pytest.mark.parametrize(

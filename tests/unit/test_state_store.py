@@ -154,6 +154,32 @@ def test_forgetting_spares_what_has_come_back(store: Store) -> None:
     assert changed(store, 0) == ["web"]
 
 
+def test_forgetting_some_of_many(store: Store) -> None:
+    """Of twenty that were deleted, the ten that came back are spared, and the others are not."""
+    names = [f"s{n:02d}" for n in range(20)]
+    for name in names:
+        store.put_service(service(name))
+    for name in names:
+        store.delete_service(key(name))
+    for name in names[::2]:
+        store.put_service(service(name))
+    store.forget(store.generation)
+
+    assert [record.key.name for record in store] == names[::2][::-1]
+
+
+def test_forgetting_what_nobody_had_to_look_at(store: Store) -> None:
+    """A slice that came and went without its Service is none of those that the walk counts."""
+    store.put_service(service())
+    store.put_slice(endpoint_slice("10.0.0.1", service="never", name="s"))
+    store.delete_slice(key("s"))
+    store.forget(store.generation)
+
+    assert store.get(key("never")) is None
+    assert changed(store, 0) == ["web"]
+    assert store.rebuilds == 0
+
+
 def test_forgetting_spares_slices_without_a_service(store: Store) -> None:
     """Slices may come before their Service, and must still be there when it comes."""
     store.put_service(service())
@@ -229,6 +255,16 @@ def test_deleting_a_slice(store: Store) -> None:
     assert store.delete_slice(key("never")) == NONE
 
 
+def test_whose_a_slice_is(store: Store) -> None:
+    """The Service that its label named last; nobody's once it is gone."""
+    store.put_slice(endpoint_slice("10.0.0.1", service="old", name="s"))
+    assert store.service_of(key("s")) == key("old")
+    store.put_slice(endpoint_slice("10.0.0.1", service="new", name="s"))
+    assert store.service_of(key("s")) == key("new")
+    store.delete_slice(key("s"))
+    assert store.service_of(key("s")) is None
+
+
 def test_a_list_replaces_what_it_lacks(store: Store) -> None:
     """A relist without an object deletes it, whatever events were missed (faults 5)."""
     store.replace_services([service("a"), service("b", "10.96.0.2")])
@@ -288,6 +324,17 @@ def test_a_broken_order_is_noticed_rebuilt_and_counted(store: Store, moved: str)
     assert sorted(changed(store, since)) == ["a", "b", "c", "d"]
     assert changed(store, store.generation) == []
     assert store.rebuilds == 1
+    store._records.move_to_end(store.snapshot(0).records[0].key, last=False)
+    assert len(changed(store, 0)) == 4
+    assert store.rebuilds == 2
+
+
+def test_a_broken_mark_is_mended_without_any_record(store: Store) -> None:
+    """Once: there is nothing to stamp anew, and the next walk is in order."""
+    store._newest = 7
+    for _ in range(2):
+        assert changed(store, 0) == []
+        assert store.rebuilds == 1
 
 
 def test_a_record_that_the_walk_misses_is_noticed(store: Store) -> None:

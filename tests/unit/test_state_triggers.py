@@ -40,10 +40,11 @@ def test_times_wait_for_the_kernel() -> None:
 
 
 def test_what_says_nothing_about_this_process_is_left_out() -> None:
-    """Slices without a time, changes before the start, and slices that were deleted."""
+    """Slices without a time, changes up to the start, and slices that were deleted."""
     times = TriggerTimes(since=50.0)
     times.note(key("a"), None)
     times.note(key("a"), 49.0)
+    times.note(key("a"), 50.0)
     times.note(key("b"), 100.0)
     times.drop(key("b"))
     times.drop(key("never"))
@@ -62,13 +63,13 @@ def test_times_that_nobody_takes_have_a_bound() -> None:
 
 def test_room_comes_back() -> None:
     """A slice that goes, and a sync that is accepted, make room for later times."""
-    times = TriggerTimes(since=0.0, most=2)
-    times.note(key("a"), 1.0)
-    times.note(key("b"), 2.0)
+    times = TriggerTimes(since=0.0, most=3)
+    for name, moment in (("a", 1.0), ("b", 2.0), ("b", 3.0)):
+        times.note(key(name), moment)
     times.drop(key("a"))
-    times.note(key("c"), 3.0)
-    times.note(key("d"), 4.0)
-    assert sorted(times.take()) == [2.0, 3.0]
+    times.note(key("c"), 4.0)
     times.note(key("d"), 5.0)
-    times.note(key("d"), 6.0)
-    assert times.take() == [5.0, 6.0]
+    assert sorted(times.take()) == [2.0, 3.0, 4.0]
+    for moment in (6.0, 7.0, 8.0, 9.0):
+        times.note(key("d"), moment)
+    assert times.take() == [6.0, 7.0, 8.0]
