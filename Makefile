@@ -12,7 +12,7 @@ RUNS ?= 20
 BIN := .venv/bin
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' agent/__init__.py)
 
-.PHONY: help setup demo test kill fuzz faults faults-check soak flood e2e bench bench-quick image install-yaml lock lint audit format clean
+.PHONY: help setup demo test kill fuzz mutants faults faults-check soak flood e2e bench bench-quick image install-yaml lock lint audit format clean
 
 help: ## what there is
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -36,6 +36,13 @@ fuzz: ## hostile objects by atheris, guided by coverage, for TIME seconds (defau
 	@hack/setup.sh test
 	@$(BIN)/python -c 'import atheris' 2>/dev/null || $(BIN)/python -m pip install --quiet --group fuzz
 	@$(BIN)/python -m tests.grammar.fuzz -max_total_time=$(TIME) $(FUZZ_ARGS)
+
+mutants: ## changes of state/ and rules/ that no test notices (mutmut): few, each explained; MUTANTS="agent.state.*"
+	@hack/setup.sh test
+	@$(BIN)/python -c 'import mutmut' 2>/dev/null || $(BIN)/python -m pip install --quiet --group mutants
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/mutmut run \
+	  $(if $(AGAIN),$$($(BIN)/python -m tests.mutants --names $(MUTANTS)),$(MUTANTS))
+	@$(BIN)/python -m tests.mutants $(MUTANTS)
 
 soak: ## an hour of churn, then does anything grow? MINUTES=60 SERVICES=2000, or RECONNECTS=1000; root
 	@hack/setup.sh test
@@ -100,4 +107,4 @@ format: ## let ruff write the code as it likes it
 	@$(BIN)/ruff format .
 
 clean: ## remove what the targets made
-	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist mutants
