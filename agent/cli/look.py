@@ -58,6 +58,7 @@ def take_options(flags: dict[str, Any]) -> Options:
         family=Family(family) if family else None,
         backend=flags.pop("backend"),
         addresses=flags.pop("node_address"),
+        tell=lambda text: _say([text]),
     )
 
 
@@ -81,10 +82,14 @@ def echo(lines: Iterable[str]) -> None:
 
 def warn(warnings: Iterable[str]) -> None:
     """Say on standard error what makes an answer say less than it could."""
+    _say(f"warning: {warning}" for warning in warnings)
+
+
+def _say(texts: Iterable[str]) -> None:
     from agent.inspect.wrap import indented
 
-    for warning in warnings:
-        for line in indented(f"warning: {warning}", 0, 2):
+    for text in texts:
+        for line in indented(text, 0, 2):
             click.echo(line, err=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ from agent.cluster.feed import Event, Rejected, Replaced, SourceFailed
 from agent.cluster.manifests import ManifestError, load
 from agent.cluster.objects import EndpointSlice, Kind, Node, Service
 from agent.cluster.observe import NullObserver
-from agent.commands.sources import LookError, read_held
+from agent.commands.sources import LookError, quiet, read_held
 from agent.config.node import address_policy, node_settings
 from agent.kernel import nfacct
 from agent.kernel.errors import NetlinkError, PrivilegeError
@@ -28,13 +29,17 @@ from agent.state.store import Store
 from agent.sync.plan import Planner
 
 if TYPE_CHECKING:
-    from agent.commands.sources import Held, Options
+    from collections.abc import Collection
+
+    from agent.commands.sources import Held, Options, Tell
     from agent.commands.sources import Node as KnownNode
     from agent.config.model import Config
     from agent.kernel.tools import Runner
 
-#: Seconds that the API server gets for its lists.
+#: Seconds that the API server gets for its next list, and after which it is told that it is
+#: waited for.
 PATIENCE = 30.0
+SILENCE = 2.5
 #: Nodes that a warning names.
 _NAMED = 3
 _KINDS = {Kind.SERVICE, Kind.SLICE, Kind.NODE}
@@ -81,15 +86,19 @@ def has_source(config: Config) -> bool:
     return bool(config.manifests or config.client_connection.kubeconfig or config.api_server)
 
 
-def read_objects(config: Config) -> Objects:
+def read_objects(config: Config, tell: Tell = quiet) -> Objects:
     """Read everything once.
+
+    Args:
+        config: says from where.
+        tell: is told what is waited for, if it takes long.
 
     Raises:
         LookError: manifests or the API server cannot be read.
     """
     if config.manifests:
         return _from_manifests(config)
-    return _from_api(config)
+    return _from_api(config, tell)
 
 
 def read_both(
@@ -103,7 +112,7 @@ def read_both(
     """
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(read_held, options, runner)
-        objects = read_objects(config) if has_source(config) else None
+        objects = read_objects(config, options.tell) if has_source(config) else None
     return reading.result(), objects
 
 
@@ -133,7 +142,7 @@ class _LastError(NullObserver):
         self.error = error
 
 
-def _from_api(config: Config) -> Objects:
+def _from_api(config: Config, tell: Tell) -> Objects:
     from agent.cluster.client import ClientConfigError, make_client  # noqa: PLC0415  memory
     from agent.cluster.kube import KubeSource  # noqa: PLC0415  likewise
 
@@ -151,7 +160,7 @@ def _from_api(config: Config) -> Objects:
         source = KubeSource(client, node_name=node_name(config), observer=last)
         source.start(events.put)
         try:
-            lists = _collect(events, last)
+            lists = _collect(events, _Awaited(client.configuration.host, last, tell))
         finally:
             source.stop()
     objects = {kind: lists[kind].objects for kind in _KINDS}
@@ -165,17 +174,42 @@ def _from_api(config: Config) -> Objects:
     )
 
 
-def _collect(events: queue.SimpleQueue[Event], last: _LastError) -> dict[Kind, Replaced]:
+class _Awaited:
+    """The API server that is waited for, in words."""
+
+    def __init__(self, url: str, last: _LastError, tell: Tell) -> None:
+        self._url = url
+        self._last = last
+        self._tell = tell
+
+    def get(self, events: queue.SimpleQueue[Event], missing: Collection[Kind]) -> Event:
+        """The next event; it is told once when that takes long.
+
+        Raises:
+            LookError: there is none within ``PATIENCE`` seconds.
+        """
+        with contextlib.suppress(queue.Empty):
+            return events.get(timeout=min(SILENCE, PATIENCE))
+        what = ", ".join(sorted(f"{kind.value}s" for kind in missing))
+        self._tell(
+            f"waiting up to {PATIENCE:g} s for the API server at {self._url} to list {what};"
+            f" so far: {self._last.error or 'no answer'}"
+        )
+        self._tell = quiet
+        with contextlib.suppress(queue.Empty):
+            return events.get(timeout=PATIENCE - min(SILENCE, PATIENCE))
+        raise LookError(
+            f"the API server at {self._url} did not list {what} within {PATIENCE:g} s:"
+            f" {self._last.error or 'no answer'}. Is it running, and reachable from here under this"
+            " address (--api-server gives another)? Manifests need none (--manifests)"
+        ) from self._last.error
+
+
+def _collect(events: queue.SimpleQueue[Event], awaited: _Awaited) -> dict[Kind, Replaced]:
     """The first whole list of each kind."""
     lists: dict[Kind, Replaced] = {}
     while lists.keys() != _KINDS:
-        try:
-            event = events.get(timeout=PATIENCE)
-        except queue.Empty:
-            why = f": {last.error}" if last.error else ""
-            raise LookError(
-                f"the API server did not list its objects within {PATIENCE:g} s{why}"
-            ) from last.error
+        event = awaited.get(events, _KINDS - lists.keys())
         if isinstance(event, SourceFailed):
             raise LookError(f"the API server cannot be read: {event.error}") from event.error
         if isinstance(event, Replaced):

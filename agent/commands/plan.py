@@ -73,7 +73,7 @@ def run(options: Options, config: Config, runner: Runner | None = None) -> Plans
         LookError: something could not be looked at.
         HostError: no iptables is installed, or this process may not ask.
     """
-    objects = read_objects(config)
+    objects = read_objects(config, options.tell)
     held = read_held(options, runner)
     node = this_node(options)
     families = config.ip_families or tuple(one.family for one in held)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -84,6 +85,13 @@ class Node(msgspec.Struct, frozen=True):
     live: bool = False
 
 
+Tell = Callable[[str], None]
+
+
+def quiet(_: str) -> None:
+    """Tell nobody."""
+
+
 class Options(msgspec.Struct, frozen=True):
     """Which tables to look at.
 
@@ -92,12 +100,14 @@ class Options(msgspec.Struct, frozen=True):
         family: only this one.
         backend: ``auto``, ``legacy`` or ``nft``.
         addresses: of the node, for a file.
+        tell: is told what is waited for, if it takes long.
     """
 
     file: str = ""
     family: Family | None = None
     backend: str = "auto"
     addresses: tuple[str, ...] = ()
+    tell: Tell = quiet
 
 
 def read_held(options: Options, runner: Runner | None = None) -> list[Held]:

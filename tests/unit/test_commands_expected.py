@@ -61,12 +61,29 @@ def test_a_refusal_is_told_as_it_is(server: FakeAPIServer, config: Config) -> No
 def test_a_server_that_fails_is_given_up(
     server: FakeAPIServer, config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a while, with the last error."""
-    monkeypatch.setattr(expected, "PATIENCE", 0.5)
+    """After a while, with the last error; before that it is told once what is waited for."""
+    monkeypatch.setattr(expected, "PATIENCE", 0.6)
+    monkeypatch.setattr(expected, "SILENCE", 0.3)
     server.fail(Fault(status=500), times=None)
+    told: list[str] = []
 
-    with pytest.raises(LookError, match=r"did not list its objects within 0\.5 s: .*500"):
-        read_objects(config)
+    with pytest.raises(LookError, match=r"did not list .* within 0\.6 s: .*500") as failed:
+        read_objects(config, told.append)
+    (waiting,) = told
+    lists = "to list EndpointSlices, Nodes, Services; so far: "
+    assert f"waiting up to 0.6 s for the API server at {server.url} {lists}" in waiting
+    assert "500" in waiting
+    assert f"the API server at {server.url}" in str(failed.value)
+    assert "--api-server" in str(failed.value)
+
+
+def test_a_server_that_answers_is_not_waited_for(server: FakeAPIServer, config: Config) -> None:
+    """Nothing is told."""
+    told: list[str] = []
+    server.fail(Fault(status=500), times=1)
+
+    assert read_objects(config, told.append).services
+    assert told == []
 
 
 def test_verify_compares_with_the_api_server(server: FakeAPIServer, tmp_path: Path) -> None:
