@@ -22,12 +22,11 @@ import sys
 import threading
 from importlib.util import find_spec, module_from_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-import yaml
-
 from agent import __version__, logs
+from agent.cluster.kubeconfig import KubeconfigError, read_kubeconfig, user_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -172,18 +171,10 @@ def _from_kubeconfig(path: Path, context: str | None) -> Identity:
     if ":" in str(path):
         raise ClientConfigError(f"kubeconfig {path}: one file without a colon in its name, please")
     try:
-        content = yaml.load(path.read_bytes(), Loader=yaml.SafeLoader)
-    except OSError as error:
-        raise ClientConfigError(f"kubeconfig {path}: {error.strerror or error}") from error
-    except (yaml.YAMLError, ValueError) as error:
-        raise ClientConfigError(f"kubeconfig {path} is not YAML: {error}") from error
-    if not isinstance(content, dict):
-        raise ClientConfigError(f"kubeconfig {path} is not a kubeconfig: it holds no mapping")
-    for field in ("contexts", "clusters", "users"):
-        entries = content.get(field) or []
-        if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
-            raise ClientConfigError(f"kubeconfig {path}: {field} is not a list of mappings")
-    user = _user(content, context)
+        content = read_kubeconfig(path, context)
+    except KubeconfigError as error:
+        raise ClientConfigError(str(error)) from error
+    user = user_of(content, context)
     token_file = user.get("tokenFile")
 
     def load() -> Configuration:
@@ -220,23 +211,6 @@ def _load_kubeconfig(path: Path, context: str | None) -> Configuration:
         # A field of a wrong type surfaces as whatever Python makes of it.
         raise ClientConfigError(f"kubeconfig {path} cannot be used: {error!r}") from error
     return configuration
-
-
-def _user(content: dict[str, Any], context: str | None) -> dict[str, Any]:
-    """Return the user entry that the official loader will use, or an empty one."""
-    wanted = context if context is not None else content.get("current-context")
-    found = _named(content.get("contexts"), wanted).get("context")
-    name = found.get("user") if isinstance(found, dict) else None
-    user = _named(content.get("users"), name).get("user")
-    return user if isinstance(user, dict) else {}
-
-
-def _named(entries: object, name: object) -> dict[str, Any]:
-    """Return the entry of a kubeconfig's list that has the name, or an empty one."""
-    for entry in entries if isinstance(entries, list) else ():
-        if isinstance(entry, dict) and entry.get("name") == name:
-            return entry
-    return {}
 
 
 def _from_pod(folder: Path, api_server: str | None) -> Identity:

@@ -178,20 +178,39 @@ def test_a_401_runs_the_exec_plugin_again(server: FakeAPIServer, tmp_path: Path)
     assert _tokens(server) == ["Bearer one", "Bearer one", "Bearer two"]
 
 
+_SERVICE = "apiVersion: v1\nkind: Service\nmetadata: {name: a}\n"
+_USERS = "\nusers: [{name: u, user: {}}]"
 _CONTEXT = "current-context: x\ncontexts: [{name: x, context: {cluster: c, user: u}}]\n"
 _PLUGIN = "{apiVersion: client.authentication.k8s.io/v1, command: /none, interactiveMode: Never}"
 _BAD_KUBECONFIGS = {
     "missing": (None, "No such file"),
-    "empty": ("", "no mapping"),
-    "syntax": ("a: [", "not YAML"),
+    "empty": ("", "is not a kubeconfig: it is empty"),
+    "syntax": ("a: [", ", line 1 is not YAML: expected"),
+    "no text": ("a: \x01", "is not YAML: unacceptable character"),
+    "manifests": (
+        f"{_SERVICE}---\n{_SERVICE}",
+        "it has 2 (Service). Manifests are given with --manifests",
+    ),
+    "manifest": (_SERVICE, "is not a kubeconfig: its kind is Service"),
     "text": ("just text", "no mapping"),
-    "no context": ("{}", "current-context"),
-    "unknown context": ("{current-context: nope, contexts: []}", "nope"),
+    "no context": ("{}", "it lacks clusters, contexts, current-context"),
+    "unknown context": (
+        "{current-context: nope, clusters: [{}], contexts: [{name: a}, {name: b}]}",
+        "there is no context named 'nope' in contexts; there is a, b",
+    ),
+    "unknown cluster": (
+        _CONTEXT + "clusters: [{name: d}]" + _USERS,
+        "there is no cluster named 'c' in clusters; there is d",
+    ),
+    "unknown user": (
+        _CONTEXT + "clusters: [{name: c, cluster: {server: 'http://h'}}]",
+        "there is no user named 'u' in users; there is none",
+    ),
     "no list": ("{current-context: x, contexts: 7}", "contexts is not a list"),
-    "no server": (_CONTEXT + "clusters: [{name: c, cluster: {}}]", "no server"),
+    "no server": (_CONTEXT + "clusters: [{name: c, cluster: {}}]" + _USERS, "no server"),
     "no authority": (
         _CONTEXT + "clusters: [{name: c, cluster: {server: 'https://h', "
-        "certificate-authority: no.pem}}]",
+        "certificate-authority: no.pem}}]" + _USERS,
         "no.pem",
     ),
     "no token file": (
