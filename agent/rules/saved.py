@@ -80,7 +80,6 @@ def parse_save(text: str) -> dict[str, dict[str, list[str]]]:
         ParseError: naming the line.
     """
     frame = _Frame[list[str]](lambda _name, _policy, _number: [])
-    number = 0
     for number, line in _lines(text):
         if line.startswith("-A "):
             chain, _, rule = line[3:].partition(" ")
@@ -105,7 +104,7 @@ def read_save(text: str) -> Saved:
     """
     saved = Saved()
     frame = _Frame[SavedChain](SavedChain)
-    number, last, rules = 0, "", []
+    last, rules = "", []
     for number, line in _lines(text):
         if line.startswith("-A "):
             name, _, rule = line[3:].partition(" ")
@@ -201,7 +200,7 @@ class _Frame(Generic[T]):
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with their numbers; a line end within quotation marks does not end one."""
+    """Lines with their numbers, at least one; a line end within quotation marks ends none."""
     # Not splitlines(): that also splits at characters that may stand in a comment.
     lines = iter(enumerate(text.split("\n"), 1))
     for number, line in lines:

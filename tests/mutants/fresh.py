@@ -14,6 +14,8 @@ import pytest
 from mutmut.state import state
 
 _OURS = ("agent", "tests")
+#: The written-down states are data, and take long to read.
+_KEPT = {"tests", "tests.mutants", "tests.parity", "tests.parity.written", __name__}
 _called_at_import: set[str] = set()
 
 
@@ -21,7 +23,7 @@ _called_at_import: set[str] = set()
 def pytest_load_initial_conftests() -> None:
     """Before anything of ours is imported for this run."""
     for name in list(sys.modules):
-        if name.partition(".")[0] in _OURS and name not in {"tests", "tests.mutants", __name__}:
+        if name.partition(".")[0] in _OURS and name not in _KEPT:
             del sys.modules[name]
 
 

@@ -8,6 +8,7 @@ adds a Service with so many endpoints that are not ready.
 from __future__ import annotations
 
 import copy
+import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,9 @@ if TYPE_CHECKING:
 OWN = Path(__file__).parent / "own"
 
 
+@functools.cache
 def load_written() -> dict[str, Case]:
-    """All states by file and name."""
+    """All states by file and name; not to be changed, since everybody gets the same."""
     standing = _load(OWN / "standing.yaml")
     found: dict[str, Case] = {}
     for path in sorted(OWN.glob("*.yaml")):

@@ -141,6 +141,31 @@ def test_a_probability_that_is_no_share_has_none() -> None:
     assert share(probability_steps("0.4")) == 0
 
 
+def test_a_share_may_be_a_step_off() -> None:
+    """And no more: half of 2^31 steps is 2^30."""
+    steps = [2**30 + off for off in (-2, -1, 0, 1, 2)]
+
+    assert [share(one) for one in steps] == [0, 2, 2, 2, 0]
+    assert [share(one) for one in (2**31, 1, 0, -1)] == [1, 2**31, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [("0", 0), ("1", 2**31), ("0.5", 2**30), ("0.3333333333", 715_827_883), ("1e-9", 2)],
+)
+def test_steps_of_a_probability(text: str, steps: int) -> None:
+    """The nearest multiple of 2^-31."""
+    assert probability_steps(text) == steps
+
+
+@pytest.mark.parametrize("text", ["-0.1", "1.0000001", "1.5", "nan", "half", ""])
+def test_what_is_no_probability(text: str) -> None:
+    """Said with the text."""
+    with pytest.raises(ParseError) as caught:
+        probability_steps(text)
+    assert str(caught.value) == f"{text!r} is not a probability"
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -394,6 +419,10 @@ LONG = "x" * 79
         ("*nat\n:X Y - [0:0]", "line 2: ':X Y - [0:0]' is neither a rule nor a chain nor COMMIT"),
         (
             '*nat\n:X - [0:0]\n-A X -j "a\nb\nCOMMIT\n-A X -j "c"',
+            "line 3: a quotation mark is not closed: '-A X -j \"a'",
+        ),
+        (
+            '*nat\n:X -\n-A X -j "a\nCOMMIT\nb"\nCOMMIT',
             "line 3: a quotation mark is not closed: '-A X -j \"a'",
         ),
         ('*nat\n:X -\n-A X "', "line 3: a quotation mark is not closed: '-A X \"'"),

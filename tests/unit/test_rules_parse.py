@@ -438,6 +438,7 @@ def test_order_and_number_of_rules_count() -> None:
     assert not equal(["-j A", "-j B"], ["-j B", "-j A"])
     assert not equal(["-j A"], ["-j A", "-j A"])
     assert not equal([], ["-j A"])
+    assert not equal(["-j A"], ["what is no rule"])
     assert equal([], [])
 
 

@@ -61,6 +61,68 @@ def test_of_ipv6_as_well(ours: str, theirs: str) -> None:
     assert printed(ours, Family.V6) == theirs
 
 
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ("-m tcp -p tcp --dport 80 -j A", "-p tcp -m tcp --dport 80 -j A"),
+        (
+            "-m udp -p udp -d 10.96.0.1 --dport 53 -j A",
+            "-d 10.96.0.1/32 -p udp -m udp --dport 53 -j A",
+        ),
+        (
+            "-m tcp -p tcp -d 10.0.0.0/8 --dport 80 -j A",
+            "-d 10.0.0.0/8 -p tcp -m tcp --dport 80 -j A",
+        ),
+        (
+            "-m comment --comment a -m tcp -p tcp -d 10.96.0.1 --dport 80 ! -s 10.64.0.0/10 -j A",
+            (
+                '! -s 10.64.0.0/10 -d 10.96.0.1/32 -p tcp -m comment --comment "a"'
+                " -m tcp --dport 80 -j A"
+            ),
+        ),
+        (
+            "-m tcp -p tcp --dport 80 ! -s 10.64.0.0/10 -j A",
+            "! -s 10.64.0.0/10 -p tcp -m tcp --dport 80 -j A",
+        ),
+        (
+            '-m comment --comment "->" -m statistic --mode random --probability 0.3333333333 -j A',
+            (
+                '-m comment --comment "->" -m statistic --mode random'
+                " --probability 0.33333333349 -j A"
+            ),
+        ),
+        (
+            '-m comment --comment "a -> b" -m recent --name K --rcheck --seconds 60 --reap -j K',
+            (
+                '-m comment --comment "a -> b" -m recent --rcheck --seconds 60 --reap --name K'
+                " --mask 255.255.255.255 --rsource -j K"
+            ),
+        ),
+        ("-m comment --comment a -j A", '-m comment --comment "a" -j A'),
+    ],
+)
+def test_each_kind_of_which_there_are_many(ours: str, theirs: str) -> None:
+    """Addresses come first and have their prefix, comments are quoted, masks are spelt."""
+    assert printed(ours, Family.V4) == theirs
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        "",
+        "-j KUBE-MARK-MASQ",
+        "-m comment --comment a",
+        '-m comment --comment "a b"',
+        "-m recent --name K --set -j A",
+        "-m recent --name K --rcheck --seconds 60 --reap -i eth0 -j A",
+        '-m comment --comment "a b" -m addrtype --dst-type LOCAL -m tcp -p tcp --dport 80 -j A',
+    ],
+)
+def test_anything_else_stays_as_it_is(rule: str) -> None:
+    """It is read for its meaning then."""
+    assert printed(rule, Family.V4) == rule
+
+
 @pytest.mark.parametrize("name", WRITTEN)
 def test_what_is_told_never_means_anything_else(name: str) -> None:
     """Of every rule of the written-down states, read back; so equal text is equal meaning."""

@@ -400,6 +400,55 @@ def test_the_health_check_port_is_open_whatever_the_endpoints(
     ]
 
 
+@pytest.mark.parametrize("local", [True, False])
+def test_what_each_portal_matches(*, local: bool) -> None:
+    """Its chain, address, protocol and port, by which a tree finds its place."""
+    found = build(
+        HERE if local else THERE,
+        protocol="udp",
+        port=53,
+        external_local=True,
+        external_ips=("198.51.100.1",),
+        load_balancer_ips=("203.0.113.1",),
+        source_ranges=("198.51.100.0/24",),
+        node_port=30053,
+        health_check_node_port=30999,
+    )
+    refused = [
+        (Place.EXTERNAL, "198.51.100.1", "udp", 53),
+        (Place.EXTERNAL, "203.0.113.1", "udp", 53),
+        (Place.EXTERNAL, "", "udp", 30053),
+    ]
+    matched = [(p.place, p.address, p.protocol, p.port) for p in found.portals]
+
+    assert [one for one in matched if one[0] is Place.EXTERNAL] == ([] if local else refused)
+    assert [one for one in matched if one[0] is not Place.EXTERNAL] == [
+        (Place.NAT_SERVICES, "10.96.0.1", "udp", 53),
+        (Place.NAT_SERVICES, "198.51.100.1", "udp", 53),
+        (Place.NAT_SERVICES, "203.0.113.1", "udp", 53),
+        (Place.FIREWALL, "203.0.113.1", "udp", 53),
+        (Place.NAT_NODEPORTS, "", "udp", 30053),
+        (Place.NODEPORTS, "", "tcp", 30999),
+    ]
+    assert (found.no_local_internal, found.no_local_external) == (False, not local)
+
+
+def test_affinity_in_a_large_cluster() -> None:
+    """Likewise without comments."""
+    found = chains(build(HERE, THERE, comments=False, affinity_seconds=60))
+
+    assert found[SVC] == [
+        f"-m recent --name {EP1} --rcheck --seconds 60 --reap -j {EP1}",
+        f"-m recent --name {EP2} --rcheck --seconds 60 --reap -j {EP2}",
+        f"-m statistic --mode random --probability 0.5000000000 -j {EP1}",
+        f"-j {EP2}",
+    ]
+    assert found[EP1] == [
+        "-s 10.0.0.1 -j KUBE-MARK-MASQ",
+        f"-m recent --name {EP1} --set -m tcp -p tcp -j DNAT --to-destination 10.0.0.1:8080",
+    ]
+
+
 def test_a_large_cluster_has_no_comments_on_endpoints() -> None:
     """Those of dispatch and policy rules stay."""
     found = chains(build(HERE, THERE, comments=False, node_port=30000))

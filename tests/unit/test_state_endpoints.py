@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from agent.cluster.objects import EndpointSlice, Kind, convert
 from agent.state.endpoints import SliceState, count, merge, slice_state
+from agent.state.services import Problem
 from agent.state.values import Endpoint, Family
 from tests.fakes.cluster import NODE, endpoint, endpoint_slice, hints, key
 
@@ -233,6 +234,33 @@ def test_a_slice_that_names_no_service_is_skipped(labels: dict[str, str] | None)
     assert state is None
     assert problem.key == key("s")
     assert problem.text == "it has no label kubernetes.io/service-name"
+
+
+def test_a_slice_of_something_that_is_no_service_is_skipped() -> None:
+    """Its name would go into rules, so it must be a label."""
+    state, problems = slice_state(endpoint_slice("10.0.0.1", service="A" * 100, name="s"), NODE)
+
+    assert state is None
+    assert problems == (Problem(key("s"), f"its Service is named '{'A' * 80}', no DNS label"),)
+
+
+def test_long_text_is_shown_in_part() -> None:
+    """80 characters of what the object says."""
+    long = "X" * 100
+    one = endpoint_slice(ports=[{"name": long, "port": 1}, {"port": 1, "protocol": long}])
+
+    assert problems(endpoint_slice(family=long)) == [f"address type '{'X' * 80}' is unknown"]
+    assert problems(one) == [
+        f"port name '{'X' * 80}' is not a DNS label",
+        f"port None has the unknown protocol '{'X' * 80}'",
+    ]
+
+
+def test_endpoints_of_a_slice_without_ports() -> None:
+    """They are kept, with no port of their own."""
+    state, _ = slice_state(endpoint_slice("10.0.0.1", ports=None), NODE)
+
+    assert state == SliceState(key(), V4, (), (Endpoint("10.0.0.1", 0),))
 
 
 def test_endpoints_are_sorted_by_text_and_each_is_there_once() -> None:

@@ -182,6 +182,9 @@ def test_changes_are_told_once() -> None:
     world.store.delete_service(key())
     world.look()
     assert world.flows.take_changed()
+    world.store.put_service(service("a", "10.96.0.2"))
+    world.put("10.0.0.1", name="b")
+    assert world.flows.take_changed()
 
 
 def test_families_are_apart() -> None:

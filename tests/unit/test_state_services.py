@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from agent.state.services import AddressPolicy, service_ports
+from agent.state.services import AddressPolicy, Problem, problems_of, service_ports
 from agent.state.values import Family, ServicePort
 from tests.fakes.cluster import key, service
 
@@ -381,6 +381,103 @@ def test_the_last_of_two_ports_with_one_name_wins() -> None:
         ("b", "tcp", 2),
         ("a", "udp", 4),
     ]
+    assert problems(obj) == ["port 'a' is there twice; the last one counts"]
+
+
+def test_words_that_the_api_does_not_have() -> None:
+    """Each is named with its field, up to 80 characters; the Service is one of the default kind."""
+    obj = service(
+        ipFamilies=["IPv4", "IPv5"],
+        clusterIPs=["10.96.0.1"],
+        type="T" * 100,
+        externalTrafficPolicy="local",
+        internalTrafficPolicy="Zone",
+        sessionAffinity="Cookie",
+        ingress=[{"ip": "203.0.113.1", "ipMode": "Vip"}],
+    )
+    found = one(obj)
+
+    assert problems(obj) == [
+        f"type '{'T' * 80}' is unknown",
+        "external traffic policy 'local' is unknown",
+        "internal traffic policy 'Zone' is unknown",
+        "session affinity 'Cookie' is unknown",
+        "IP family 'IPv5' is unknown",
+        "load balancer IP mode 'Vip' is unknown",
+    ]
+    assert (found.external_local, found.internal_local, found.affinity_seconds) == (False, False, 0)
+    assert found.load_balancer_ips == ()
+
+
+@pytest.mark.parametrize("kind", ["ClusterIP", "NodePort", "LoadBalancer"])
+@pytest.mark.parametrize("policy", ["Cluster", "Local"])
+@pytest.mark.parametrize("affinity", ["None", "ClientIP"])
+def test_words_that_the_api_has(kind: str, policy: str, affinity: str) -> None:
+    """None of them is a problem."""
+    obj = service(
+        type=kind,
+        externalTrafficPolicy=policy,
+        internalTrafficPolicy=policy,
+        sessionAffinity=affinity,
+        ingress=[{"ip": "203.0.113.1", "ipMode": mode} for mode in ("VIP", "Proxy")],
+    )
+
+    assert problems(obj) == []
+
+
+def test_a_cluster_ip_that_is_none() -> None:
+    """It may have been meant for either family, so both say it."""
+    obj = service(ip="bogus")
+
+    assert service_ports(obj)[0] == {V4: (), V6: ()}
+    assert problems(obj) == [f"cluster IP 'bogus' is not an {family} address" for family in (
+        "IPv4", "IPv6"
+    )]  # fmt: skip
+
+
+def test_long_text_is_shown_in_part() -> None:
+    """80 characters of what the object says."""
+    long = "x" * 100
+    obj = service(
+        ports=[{"name": long, "port": 1}, {"name": "a", "port": 1, "protocol": long}],
+        loadBalancerSourceRanges=[long],
+    )
+
+    assert problems(obj) == [
+        f"load balancer source range '{'x' * 80}' is not a CIDR",
+        f"port name '{'x' * 80}' is not a DNS label",
+        f"port 'a' has the unknown protocol '{'x' * 80}'",
+    ]
+
+
+def test_problems_are_few_and_short() -> None:
+    """Ten of an object, each once and in 160 characters, and how many more there are."""
+    texts = [f"{n}" for n in range(10)]
+
+    assert [p.text for p in problems_of(key(), texts + texts)] == texts
+    assert [p.text for p in problems_of(key(), [*texts, "x"])] == [*texts, "and 1 more"]
+    assert [p.text for p in problems_of(key(), [*texts, "x", "y", "y"])] == [*texts, "and 2 more"]
+    assert problems_of(key(), ["x" * 160, "y" * 161]) == (
+        Problem(key(), "x" * 160),
+        Problem(key(), "y" * 160 + "..."),
+    )
+
+
+def test_a_load_balancer_that_is_open_is_said_so() -> None:
+    """In words that say what it means."""
+    obj = service(type="LoadBalancer", ingress=["203.0.113.1"], loadBalancerSourceRanges=["x"])
+
+    assert service_ports(obj)[1] == (
+        Problem(key(), "load balancer source range 'x' is not a CIDR"),
+        Problem(
+            key(),
+            (
+                "none of its load balancer source ranges can be used for IPv4, so there its load"
+                " balancer is open to everybody"
+            ),
+            exposes=True,
+        ),
+    )
 
 
 def test_a_problem_is_named_once() -> None:
