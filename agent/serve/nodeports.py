@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import Callable, Iterable, Mapping
 
+    from agent.state.values import Family
+
 #: Kept small: a probe is one short exchange, and anybody may connect.
 MAX_CONNECTIONS = 128
 
@@ -201,3 +203,36 @@ def _labels(listener: _Listener) -> dict[str, object]:
         "port": listener.port,
         "address": listener.address or "every address",
     }
+
+
+class FamilyChecks:
+    """What each family wants of the health check node ports, which both have in common.
+
+    A dual-stack Service has the same pods in both families; the family with more counts.
+    """
+
+    def __init__(self, ports: HealthCheckPorts) -> None:
+        self._ports = ports
+        self._wanted: dict[Family, tuple[dict[Key, int], dict[Key, int]]] = {}
+
+    def want(self, family: Family, ports: Mapping[Key, int], ready: Mapping[Key, int]) -> None:
+        """Open, close and answer as this family wants it: port and ready endpoints by Service."""
+        self._wanted[family] = (dict(ports), dict(ready))
+        self.again()
+
+    def again(self) -> None:
+        """Open what any family wants, if any has said so yet."""
+        if not self._wanted:
+            return
+        wanted: dict[Key, int] = {}
+        local: dict[Key, int] = {}
+        for numbers, counts in self._wanted.values():
+            wanted |= numbers
+            for key, count in counts.items():
+                local[key] = max(count, local.get(key, 0))
+        self._ports.sync(wanted, local)
+
+    def retry(self) -> None:
+        """A port that was taken may be free by now; nothing tells when it is."""
+        if self._ports.failing:
+            self.again()

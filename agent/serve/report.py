@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from agent import logs
 from agent.cluster.events import Notice
 from agent.cluster.objects import Kind
+from agent.serve.nodeports import FamilyChecks
 from agent.sync.port import ReadError, RestoreError
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class Reporter:
         self._lists: set[Kind] = set()
         self._waiting = {Kind.SERVICE: 0, Kind.SLICE: 0}
         self._views: dict[Family, NodeView] = {}
-        self._checks: dict[Family, tuple[dict[Key, int], dict[Key, int]]] = {}
+        self._checks = FamilyChecks(ports)
         self._known: dict[Family, RuleSet] = {}
 
     # Objects -----------------------------------------------------------------------------
@@ -208,8 +209,7 @@ class Reporter:
         )
         ips = [ips for known in self._views.values() if (ips := known.node_port_ips) is not None]
         self._ports.set_addresses([ip for one in ips for ip in one] if ips else None)
-        if self._checks:  # ports that are open move with the addresses
-            self._serve_checks()
+        self._checks.again()  # ports that are open move with the addresses
 
     # Syncs -------------------------------------------------------------------------------
 
@@ -258,7 +258,7 @@ class Reporter:
             seconds=round(seconds, 4),
             latency=round(max(now - min(triggers), 0.0), 3) if triggers else None,
         )
-        self._retry_checks()
+        self._checks.retry()
         if outcome.leftover is not None:
             self._log.warning(
                 "stale chains could not be deleted; they do no harm and are tried again",
@@ -328,27 +328,8 @@ class Reporter:
     def health_ports(
         self, view: NodeView, ports: Mapping[Key, int], ready: Mapping[Key, int]
     ) -> None:
-        """Open, close and answer health check node ports.
-
-        A dual-stack Service has the same pods in both families; the family with more counts.
-        """
-        self._checks[view.family] = (dict(ports), dict(ready))
-        self._serve_checks()
-
-    def _serve_checks(self) -> None:
-        """Open what any family wants."""
-        wanted: dict[Key, int] = {}
-        local: dict[Key, int] = {}
-        for numbers, counts in self._checks.values():
-            wanted |= numbers
-            for key, count in counts.items():
-                local[key] = max(count, local.get(key, 0))
-        self._ports.sync(wanted, local)
-
-    def _retry_checks(self) -> None:
-        """A port that was taken may be free by now; nothing tells when it is."""
-        if self._checks and self._ports.failing:
-            self._serve_checks()
+        """Open, close and answer health check node ports."""
+        self._checks.want(view.family, ports, ready)
 
     def flows(self, family: Family, table: UdpTable) -> None:
         """Hand on what UDP flows should be."""
@@ -359,7 +340,7 @@ class Reporter:
     def audited(self, family: Family, differences: Sequence[Difference], seconds: float) -> None:
         """The kernel was compared with what it accepted."""
         self._metrics.sync.audited(family, len(differences))
-        self._retry_checks()
+        self._checks.retry()
         if differences:
             self._log.warning(
                 "the kernel no longer holds what it accepted; writing it again",
