@@ -18,6 +18,7 @@ from agent.rules.dispatch import (
     Owner,
     TreeDispatch,
 )
+from agent.rules.endpoints import EndpointChains
 from agent.rules.service import Compiled, Place, compile_port
 from agent.rules.static import BASE_CHAINS, node_port_tail, static_chains
 from agent.state.selection import select
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from agent.cluster.objects import Key
-    from agent.rules.service import Chain
+    from agent.rules.endpoints import Chain
     from agent.state.store import Record
     from agent.state.values import NodeView
 
@@ -59,6 +60,7 @@ class RuleSet:
         self.comments = True
         self._layout = layout
         self._totals = _Totals()
+        self._made = EndpointChains()
         self._endpoints: dict[Key, int] = {}
         self._total_endpoints = 0
         self._changed: set[ChainId] = set()
@@ -124,7 +126,9 @@ class RuleSet:
             mine = endpoints.get((port.port_name, port.protocol), ())
             selection = select(port, mine, self.node.name, self.node.zone)
             owner = (key, port.port_name, port.protocol)
-            compiled[owner] = compile_port(port, selection, self.node, comments=self.comments)
+            compiled[owner] = compile_port(
+                port, selection, self.node, self._made, comments=self.comments
+            )
         return self._replace(key, compiled)
 
     def _replace(self, key: Key, compiled: ServiceChains) -> bool:
@@ -133,6 +137,7 @@ class RuleSet:
             return False
         for owner in before.keys() - compiled.keys():
             self.dispatch.put(owner, ())
+            self._made.forget(owner)
         for owner, chains in compiled.items():
             known = before.get(owner)
             if known is None or known.portals != chains.portals:

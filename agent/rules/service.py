@@ -6,9 +6,9 @@ in front of it where source ranges restrict a load balancer. EXT decides about m
 and lets this node and its pods bypass a Local policy. SVC and SVL are the lottery over
 endpoints, and a SEP rewrites the destination.
 
-A large cluster has a hundred thousand rules that differ in an address or a chain alone. Those
-are made once, with a hole (a character that no validated text has) in its place, become text
-once, and are filled in.
+A large cluster has a hundred thousand rules that differ in an address, a chain or a number alone.
+Those are made once, with a hole (a character that no validated text has) in its place, become
+text once, and are filled in.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from agent.rules import names
+from agent.rules.endpoints import Chain, EndpointChains, Texts
 from agent.rules.lottery import cascade, share
 from agent.rules.rule import (
     ACCEPT,
@@ -29,7 +30,6 @@ from agent.rules.rule import (
     Comment,
     Destination,
     DestinationPort,
-    Dnat,
     InInterface,
     Jump,
     Match,
@@ -48,13 +48,8 @@ if TYPE_CHECKING:
 
     from agent.state.selection import Selection
 
-Texts = tuple[str, ...]
-#: A chain and its rules.
-Chain = tuple[str, Texts]
-#: With more endpoints than this, a service port's chains are kept for its next compilation.
-_MANY = 64
-#: Holes for an endpoint's address, its ``ip:port`` and its chain.
-_IP, _ADDRESS, _CHAIN = "\x01", "\x02", "\x03"
+#: A hole for an endpoint's chain.
+_CHAIN = "\x03"
 
 COUNTER_LOCALHOST = "localhost_nps_accepted_pkts"
 _TO_MARK = Jump(names.MARK_MASQ)
@@ -118,7 +113,12 @@ class Compiled(msgspec.Struct, frozen=True, gc=False):
 
 
 def compile_port(
-    port: ServicePort, selection: Selection, node: NodeView, *, comments: bool = True
+    port: ServicePort,
+    selection: Selection,
+    node: NodeView,
+    made: EndpointChains,
+    *,
+    comments: bool = True,
 ) -> Compiled:
     """Compile one service port for this node.
 
@@ -126,18 +126,27 @@ def compile_port(
         port: the service port.
         selection: its endpoints, as chosen for this node.
         node: this node.
+        made: makes the chains of endpoints.
         comments: whether rules of endpoints carry comments; large clusters go without.
     """
-    return _Compiler(port, selection, node, comments=comments).run()
+    seps = made.make(port, selection.reachable, comments=comments)
+    return _Compiler(port, selection, node, seps, comments=comments).run()
 
 
 class _Compiler:
     """One compilation; holds the names that its rules share."""
 
     def __init__(
-        self, port: ServicePort, selection: Selection, node: NodeView, *, comments: bool
+        self,
+        port: ServicePort,
+        selection: Selection,
+        node: NodeView,
+        seps: list[Chain],
+        *,
+        comments: bool,
     ) -> None:
         self.port, self.selection, self.node, self.comments = port, selection, node, comments
+        self.seps = seps  # of each of ``selection.reachable``, in its order
         self.name = port.name
         digest = names.service_hash(self.name, port.protocol)
         self.svc, self.svl = names.SVC + digest, names.SVL + digest
@@ -148,8 +157,6 @@ class _Compiler:
         self.internal_chain = self.svl if port.internal_local else self.svc
         self.restricted = usable and bool(port.load_balancer_ips and port.source_ranges)
         self.protocol = Protocol(port.protocol)
-        #: Address and chain of each of ``selection.reachable``, in its order.
-        self.seps = self._endpoint_chains(selection.reachable)
 
     def run(self) -> Compiled:
         """Compile chains and portals."""
@@ -262,7 +269,7 @@ class _Compiler:
             chains[self.svc] = chains.get(self.svc, ()) + self._balance(selection.cluster)
         if port.uses_local_endpoints and selection.local:
             chains[self.svl] = chains.get(self.svl, ()) + self._balance(selection.local)
-        return [*chains.items(), *[chain for _, chain in self.seps]]
+        return [*chains.items(), *self.seps]
 
     def _masquerade_internal(self) -> list[Rule]:
         """Traffic to the cluster IP from outside the cluster must come back through us."""
@@ -334,18 +341,17 @@ class _Compiler:
         chosen = self._seps_of(endpoints)
         seconds = self.port.affinity_seconds
         if not self.comments and not seconds:
-            left = range(len(chosen), 0, -1)
-            return tuple(
-                [_share(n) + chain for n, (_, (chain, _)) in zip(left, chosen, strict=True)]
-            )
-        chances = [(self._endpoint_comment(address), chain) for address, (chain, _) in chosen]
+            shares = _shares(len(chosen))
+            return tuple([share + chain for share, (chain, _) in zip(shares, chosen, strict=True)])
+        pairs = zip(endpoints, chosen, strict=True)
+        chances = [(self._endpoint_comment(one.address), chain) for one, (chain, _) in pairs]
         sticky = [
             Rule((*comment, Recent(chain, seconds)), Jump(chain))
             for comment, chain in (chances if seconds else ())
         ]
         return _texts(sticky + cascade(chances))
 
-    def _seps_of(self, endpoints: tuple[Endpoint, ...]) -> list[tuple[str, Chain]]:
+    def _seps_of(self, endpoints: tuple[Endpoint, ...]) -> list[Chain]:
         reachable = self.selection.reachable
         if len(endpoints) == len(reachable):
             return self.seps
@@ -356,49 +362,17 @@ class _Compiler:
     def _endpoint_comment(self, address: str) -> tuple[Match, ...]:
         return (Comment(f"{self.name} -> {address}"),) if self.comments else ()
 
-    def _endpoint_chains(self, endpoints: tuple[Endpoint, ...]) -> list[tuple[str, Chain]]:
-        """Address and chain of each; of many endpoints, nearly all are as they were last."""
-        if not endpoints:
-            return []
-        holes = _texts(self._endpoint_rules())
-        if len(endpoints) <= _MANY:
-            return [(e.address, self._endpoint_chain(e.ip, e.address, holes)) for e in endpoints]
-        made = _made(self.node.family, self.name, self.port.protocol, holes)
-        before = made.copy()
-        made.clear()
-        for endpoint in endpoints:
-            address = endpoint.address
-            chain = before.get(address) or self._endpoint_chain(endpoint.ip, address, holes)
-            made[address] = chain
-        return list(made.items())
-
-    def _endpoint_chain(self, ip: str, address: str, holes: Texts) -> Chain:
-        """Fill the holes."""
-        to_mark, rewrite = holes
-        chain = names.SEP + names.service_hash(self.name, self.port.protocol, address)
-        rewritten = rewrite.replace(_ADDRESS, address).replace(_CHAIN, chain)
-        return chain, (to_mark.replace(_IP, ip), rewritten)
-
-    def _endpoint_rules(self) -> list[Rule]:
-        """The rules of an endpoint's chain, with holes."""
-        comment: tuple[Match, ...] = (Comment(self.name),) if self.comments else ()
-        sticky = (Recent(_CHAIN),) if self.port.affinity_seconds else ()
-        return [
-            rule(*comment, Source(_IP), to=_TO_MARK),
-            rule(*comment, *sticky, self.protocol, to=Dnat(_ADDRESS)),
-        ]
-
-
-@functools.lru_cache(maxsize=64)
-def _made(*_of: object) -> dict[str, Chain]:
-    """Where the endpoints' chains of a service port are kept by address, to be taken again."""
-    return {}
-
 
 @functools.lru_cache(maxsize=4096)
 def _share(one_in: int) -> str:
     """A rule of a lottery up to the chain."""
     return share(one_in, (), _CHAIN).text().removesuffix(_CHAIN)
+
+
+@functools.lru_cache(maxsize=64)
+def _shares(count: int) -> Texts:
+    """The rules of a lottery over so many, up to their chains."""
+    return tuple(map(_share, range(count, 0, -1)))
 
 
 def _texts(rules: Iterable[Rule]) -> Texts:

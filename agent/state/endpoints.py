@@ -21,7 +21,7 @@ from agent.state.values import Endpoint, Family
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from agent.cluster.objects import EndpointSlice, SliceEndpoint
+    from agent.cluster.objects import EndpointSlice, Named, SliceEndpoint
 
 PortId = tuple[str, str]
 _FAMILIES = {family.value: family for family in Family}
@@ -115,35 +115,50 @@ def _endpoints(
 
 def _entry(endpoint: SliceEndpoint, ip: str, port: int, node_name: str) -> Endpoint:
     conditions, hints = endpoint.conditions, endpoint.hints
+    local = bool(node_name) and endpoint.node_name == node_name
+    if conditions is None and hints is None:
+        return Endpoint(ip, port, local)
     return Endpoint(
-        ip=ip,
-        port=port,
-        local=bool(node_name) and endpoint.node_name == node_name,
+        ip,
+        port,
+        local,
         ready=conditions is None or conditions.ready is not False,
         serving=conditions is None or conditions.serving is not False,
         terminating=conditions is not None and conditions.terminating is True,
-        zones=tuple(hint.name for hint in (hints.for_zones if hints else None) or ()),
-        nodes=tuple(hint.name for hint in (hints.for_nodes if hints else None) or ()),
+        zones=_names(hints.for_zones) if hints else (),
+        nodes=_names(hints.for_nodes) if hints else (),
     )
+
+
+def _names(hints: Iterable[Named] | None) -> tuple[str, ...]:
+    return tuple([hint.name for hint in hints or ()])
 
 
 def merge(slices: Iterable[SliceState], family: Family) -> dict[PortId, tuple[Endpoint, ...]]:
     """Endpoints of each (port name, protocol), sorted by ``ip:port`` text, each once."""
-    best: dict[PortId, dict[str, Endpoint]] = {}
+    entries: dict[PortId, list[Endpoint]] = {}
     for state in slices:
-        if state.family is not family:
-            continue
-        for name, protocol, number in state.ports:
-            known = best.setdefault((name, protocol), {})
-            for entry in state.endpoints:
-                endpoint = entry if entry.port == number else replace(entry, port=number)
-                rival = known.setdefault(endpoint.address, endpoint)
-                if rival is not endpoint and _rank(endpoint) > _rank(rival):
-                    known[endpoint.address] = endpoint
-    return {
-        port_id: tuple([known[address] for address in sorted(known)])
-        for port_id, known in best.items()
-    }
+        if state.family is family:
+            for name, protocol, number in state.ports:
+                entries.setdefault((name, protocol), []).extend(_on_port(state.endpoints, number))
+    return {port_id: _each_once(found) for port_id, found in entries.items()}
+
+
+def _on_port(endpoints: tuple[Endpoint, ...], number: int) -> Iterable[Endpoint]:
+    """A slice's endpoints, which are on its first port, on another one."""
+    if endpoints and endpoints[0].port != number:
+        return [replace(endpoint, port=number) for endpoint in endpoints]
+    return endpoints
+
+
+def _each_once(entries: list[Endpoint]) -> tuple[Endpoint, ...]:
+    """Sorted by address; of several for one, what ranks highest, and of those the first."""
+    known = {endpoint.address: endpoint for endpoint in reversed(entries)}
+    if len(known) < len(entries):
+        for endpoint in entries:
+            if _rank(endpoint) > _rank(known[endpoint.address]):
+                known[endpoint.address] = endpoint
+    return tuple([known[address] for address in sorted(known)])
 
 
 def count(slices: Iterable[SliceState], family: Family) -> dict[PortId, int]:

@@ -35,12 +35,18 @@ if TYPE_CHECKING:
     from agent.cluster.objects import EndpointSlice, Service
 
 FamilyPorts = dict[Family, tuple[ServicePort, ...]]
+Endpoints = dict[PortId, tuple[Endpoint, ...]]
+#: A record with more endpoints than this keeps them merged: they are counted, and then compiled.
+_MANY = 64
 
 
 class Record:
     """All that is known of one Service; without ports it is a Service that does not exist."""
 
-    __slots__ = ("_bounded", "_entries", "_node_name", "key", "ports", "slices", "stamp")
+    __slots__ = (
+        *("key", "ports", "slices", "stamp"),
+        *("_bounded", "_entries", "_merged", "_node_name"),
+    )
 
     def __init__(self, key: Key, node_name: str = "") -> None:
         self.key = key
@@ -50,17 +56,25 @@ class Record:
         self._node_name = node_name
         self._bounded: dict[Family, list[SliceState]] = {}
         self._entries = dict.fromkeys(Family, 0)
+        self._merged: dict[Family, Endpoints] = {}  # kept if there are many
 
     def service_ports(self, family: Family) -> tuple[ServicePort, ...]:
         """Its ports in the family."""
         return self.ports.get(family, ())
 
-    def endpoints(self, family: Family) -> dict[PortId, tuple[Endpoint, ...]]:
+    def endpoints(self, family: Family) -> Endpoints:
         """Its merged endpoints in the family."""
-        return merge(self._used(family), family)
+        found = self._merged.get(family)
+        if found is None:
+            found = merge(self._used(family), family)
+            if self._entries[family] > _MANY:
+                self._merged[family] = found
+        return found
 
     def endpoint_counts(self, family: Family) -> dict[PortId, int]:
-        """How many there are of each; costs much less than merging them."""
+        """How many there are of each; of few this costs much less than merging them."""
+        if self._entries[family] > _MANY:
+            return {port_id: len(found) for port_id, found in self.endpoints(family).items()}
         return count(self._used(family), family)
 
     def set_slice(self, name: str, state: SliceState | None) -> None:
@@ -72,11 +86,13 @@ class Record:
             self.slices[name] = state
             self._entries[state.family] += entries(state)
         self._bounded.clear()
+        self._merged.clear()
 
     def set_ports(self, ports: FamilyPorts) -> None:
         """Replace its ports."""
         self.ports = ports
         self._bounded.clear()
+        self._merged.clear()
 
     def crowded(self, families: Iterable[Family]) -> bool:
         """Whether it has more endpoints in one of the families than are used."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from agent.cluster.objects import Key
 
@@ -96,6 +97,8 @@ class Endpoint(msgspec.Struct, frozen=True, gc=False):
         terminating: it is shutting down.
         zones: zone hints, empty for none.
         nodes: node hints, empty for none.
+        address: ``ip:port``, with brackets around an IPv6 address; follows from the two. A
+            compilation asks for it four times for each endpoint.
     """
 
     ip: str
@@ -106,11 +109,12 @@ class Endpoint(msgspec.Struct, frozen=True, gc=False):
     terminating: bool = False
     zones: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
+    address: str = ""
 
-    @property
-    def address(self) -> str:
-        """``ip:port``, with brackets around an IPv6 address."""
-        return f"[{self.ip}]:{self.port}" if ":" in self.ip else f"{self.ip}:{self.port}"
+    def __post_init__(self) -> None:
+        """Work out the address; ``msgspec.structs.replace`` comes here, too."""
+        address = f"[{self.ip}]:{self.port}" if ":" in self.ip else f"{self.ip}:{self.port}"
+        force_setattr(self, "address", address)
 
 
 class DetectLocal(enum.Enum):

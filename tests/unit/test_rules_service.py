@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from agent.rules import service
+from agent.rules.endpoints import EndpointChains
 from agent.rules.service import Compiled, Place, compile_port
 from agent.state.selection import select
 from agent.state.values import DetectLocal, Endpoint, Family, NodeView, ServicePort
@@ -40,6 +40,7 @@ def build(
     *endpoints: Endpoint,
     node: NodeView = NODE_VIEW,
     comments: bool = True,
+    made: EndpointChains | None = None,
     **fields: Any,
 ) -> Compiled:
     values: dict[str, Any] = {
@@ -49,7 +50,8 @@ def build(
         "port_name": "http",
     }
     port = ServicePort(key(), **(values | fields))
-    return compile_port(port, select(port, endpoints, NODE, ""), node, comments=comments)
+    selection = select(port, endpoints, NODE, "")
+    return compile_port(port, selection, node, made or EndpointChains(), comments=comments)
 
 
 def chains(found: Compiled) -> dict[str, list[str]]:
@@ -511,10 +513,45 @@ def test_many_endpoints_are_compiled_alike_whatever_was_compiled_before() -> Non
         (changed, {"protocol": "udp"}),
         (many, {}),
     ]
-    after_each_other = [build(*endpoints, comments=False, **fields) for endpoints, fields in runs]
+    made = EndpointChains()
+    after_each_other = [
+        build(*endpoints, comments=False, made=made, **fields) for endpoints, fields in runs
+    ]
 
     for found, (endpoints, fields) in zip(after_each_other, runs, strict=True):
-        service._made.cache_clear()
         assert found == build(*endpoints, comments=False, **fields)
     first, second = (dict(found.chains) for found in after_each_other[:2])
     assert len(first.keys() - second.keys()) == len(second.keys() - first.keys()) == 2
+
+
+def taken_again(made: EndpointChains, *runs: list[Endpoint]) -> bool:
+    """Whether the last compilation takes the chain of the last endpoint from the first."""
+    built = [build(*endpoints, comments=False, made=made) for endpoints in runs]
+    return built[0].chains[-1] is built[-1].chains[-1]
+
+
+def test_chains_are_kept_for_as_long_as_a_service_port_is_large() -> None:
+    """Of 65 endpoints and more, until the service port shrinks or is gone."""
+    many = [Endpoint(f"10.0.1.{number}", 8080) for number in range(65)]
+    gone = EndpointChains()
+    first = build(*many, comments=False, made=gone)
+    gone.forget((key(), "http", "tcp"))
+    second = build(*many, comments=False, made=gone)
+
+    assert taken_again(EndpointChains(), many, many)
+    assert not taken_again(EndpointChains(), many[:64], many[:64])
+    assert not taken_again(EndpointChains(), many, many[1:], many)
+    assert first == second
+    assert first.chains[-1] is not second.chains[-1]
+
+
+def test_chains_of_64_service_ports_are_kept() -> None:
+    """Those that were compiled last: memory does not grow with the number of large Services."""
+    many = [Endpoint(f"10.0.1.{number}", 8080) for number in range(65)]
+    made = EndpointChains()
+    names = [f"p{number}" for number in range(65)]
+    first = [build(*many, comments=False, made=made, port_name=name) for name in names]
+    again = [build(*many, comments=False, made=made, port_name=name) for name in reversed(names)]
+
+    same = [one.chains[-1] is two.chains[-1] for one, two in zip(first, again[::-1], strict=True)]
+    assert same == [False] + [True] * 64

@@ -451,3 +451,22 @@ def test_a_reader_of_changes_knows_what_a_fresh_store_knows(
 
             assert bool(change.families) == (store.generation > before)
     assert store.rebuilds == 0
+
+
+def test_many_endpoints_are_kept_merged_until_they_change(store: Store) -> None:
+    """They are counted and compiled from one merging; a slice or a port makes it anew."""
+    store.put_service(service())
+    many = [f"10.0.1.{number}" for number in range(1, 101)]
+    store.put_slice(endpoint_slice(*many))
+    record = store.get(key())
+    assert record is not None
+    port = ("http", "tcp")
+    first = record.endpoints(V4)[port]
+
+    assert record.endpoint_counts(V4) == {port: 100}
+    assert record.endpoints(V4)[port] is first
+    store.put_slice(endpoint_slice("10.0.1.1", "10.0.2.1", name="web-2"))
+    assert record.endpoint_counts(V4) == {port: 101}
+    assert {e.ip for e in record.endpoints(V4)[port]} - set(many) == {"10.0.2.1"}
+    store.delete_slice(key("web-2"))
+    assert record.endpoints(V4)[port] == first
