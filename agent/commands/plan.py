@@ -108,7 +108,7 @@ def as_text(plans: Plans, *, diff: bool = False) -> Iterator[str]:
         rules = f"{counted(one.rules, 'rule')} for node {plans.node}, from {plans.source}"
         yield from indented(f"{one.where}: {rules}", 0, 2)
         if not one.plan:
-            yield "  no changes: the kernel holds what the agent would write"
+            yield "  no changes: the rules are those that the agent would write"
             continue
         if one.plan.moved:
             moved = counted(one.plan.moved, "rule changes its place", "rules change their places")

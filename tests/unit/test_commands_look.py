@@ -432,6 +432,8 @@ def test_no_changes_ends_with_status_0(tmp_path: Path) -> None:
 
     assert result.exit_code == 0
     assert result.output.splitlines()[-1] == "Plan: no changes."
+    assert "  no changes: the rules are those that the agent would write\n" in result.output
+    assert "kernel" not in result.output
 
 
 def test_changes_are_grouped_by_service(tmp_path: Path, dump: str) -> None:
