@@ -44,6 +44,7 @@ if [ "${#missing[@]}" -gt 0 ]; then
   fi
   echo "installing ${missing[*]}"
   log="$(mktemp)"
+  trap 'rm -f "$log"' EXIT
   if ! { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"; } >"$log" 2>&1; then
     cat "$log" >&2
     exit 3
