@@ -3,25 +3,34 @@
 # address, and a fake API server that serves docs/try/cluster.yaml. Ctrl-C removes everything.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+if [ "$(id -u)" -ne 0 ]; then
+  echo "hack/try.sh makes a network namespace, which takes root: try sudo hack/try.sh" >&2
+  exit 3
+fi
 hack/setup.sh run
-ns=onenth-try
-pages=
-inside() { ip netns exec "$ns" "$@"; }
-if ip netns pids "$ns" 2>/dev/null | grep --quiet .; then
-  echo "$ns is in use: another hack/try.sh runs. End it with Ctrl-C (or kill it), then try again." >&2
+ns="${TRY_NAMESPACE:-onenth-try}"
+kubeconfig=".${ns#onenth-}.kubeconfig"
+pages=".${ns#onenth-}.pages"
+# Not even kill -9 of this script leaves what it starts behind.
+inside() { exec setpriv --pdeathsig TERM ip netns exec "$ns" "$@"; }
+used() { ip netns pids "$ns" 2>/dev/null || true; }
+if [ -n "$(used)" ]; then
+  echo "The namespace $ns is in use, by" >&2
+  used | xargs ps -o pid=,args= -p | cut -c -80 >&2
+  echo "End that with Ctrl-C where it runs, or with kill and its number, then try again." >&2
   exit 1
 fi
 cleanup() {
   trap '' INT TERM
-  { ip netns pids "$ns" 2>/dev/null || true; } | xargs --no-run-if-empty kill
+  used | xargs --no-run-if-empty kill
   wait
   ip netns delete "$ns" 2>/dev/null || true
-  rm -rf "$pages" .try.kubeconfig
+  rm -rf "$pages" "$kubeconfig"
 }
 trap cleanup EXIT
 trap 'exit 130' INT TERM
 ip netns delete "$ns" 2>/dev/null || true # what a killed one left
-pages="$(mktemp -d)"
+rm -rf "$pages"
 ip netns add "$ns"
 ip -n "$ns" link set lo up
 ip -n "$ns" link add eth0 type veth peer name wire
@@ -31,11 +40,11 @@ ip -n "$ns" link set wire up
 ip -n "$ns" route add default dev eth0 # Service addresses need a route, as on any node
 for address in 10.64.0.11 10.64.0.12; do
   ip -n "$ns" address add "$address/32" dev lo
-  mkdir "$pages/$address"
+  mkdir -p "$pages/$address"
   echo "hello from $address" >"$pages/$address/index.html"
   inside .venv/bin/python -m http.server 8080 --bind "$address" --directory "$pages/$address" \
     >/dev/null 2>&1 &
 done
 inside .venv/bin/python -m tests.fakes.apiserver --port 8001 --node node-1 \
-  --manifests docs/try/cluster.yaml --write-kubeconfig .try.kubeconfig &
+  --manifests "${TRY_MANIFESTS:-docs/try/cluster.yaml}" --write-kubeconfig "$kubeconfig" &
 wait "$!" # a trap interrupts this, and not a command in the foreground

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from tests.fakes.apiserver import FakeAPIServer, Fault
+from tests.fakes.apiserver import FakeAPIServer, Fault, UnreadableError, read_manifests
 from tests.fakes.objects import node, service
 
 if TYPE_CHECKING:
@@ -230,6 +230,25 @@ def test_it_serves_a_file_by_itself(tmp_path: Path) -> None:
             assert _listed(url, {"b", "c"})
         finally:
             process.terminate()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a: [\n", ":2: did not find expected node content"),
+        ("kind: Servize\n", ": kind Servize; did you mean Service?"),
+        ("kind: Service\n", ": a Service without metadata.name"),
+        ("just text\n", ": 'just text' has no kind"),
+    ],
+)
+def test_a_slip_in_a_file_is_named(tmp_path: Path, text: str, said: str) -> None:
+    """With the file, and with the line where there is one."""
+    path = tmp_path / "m.yaml"
+    path.write_text(text)
+
+    with pytest.raises(UnreadableError) as caught:
+        read_manifests([path])
+    assert str(caught.value).startswith(f"{path}{said}")
 
 
 def _listed(url: str, names: set[str]) -> bool:

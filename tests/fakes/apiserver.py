@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import socket
 import ssl
 import sys
@@ -26,7 +27,7 @@ from tests.fakes.objects import cluster, node
 from tests.fakes.store import RESOURCES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
 __all__ = ["FakeAPIServer", "Fault", "Request", "write_kubeconfig"]
 
@@ -183,37 +184,70 @@ class FakeAPIServer(State):
             self.store.condition.notify_all()
 
 
+class UnreadableError(ValueError):
+    """A manifest file that cannot be served; names the file, and the line if there is one."""
+
+
 def read_manifests(paths: list[Path]) -> list[dict[str, Any]]:
-    """Read the objects of YAML or JSON files; lists are unfolded, other kinds left out."""
+    """Read the objects of YAML or JSON files; lists are unfolded, other kinds left out.
+
+    Raises:
+        UnreadableError: a file is not there, not YAML, or has a slip where its objects begin.
+    """
+    return [obj for path in paths for obj in _read_manifest(path)]
+
+
+def _read_manifest(path: Path) -> Iterator[dict[str, Any]]:
     loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    objects = []
-    for path in paths:
-        for document in yaml.load_all(path.read_text("utf-8"), Loader=loader):
-            unfolded = (document or {}).get("items") or [document or {}]
-            objects += [obj for obj in unfolded if obj.get("kind") in {r.kind for r in RESOURCES}]
-    return objects
+    try:
+        documents = list(yaml.load_all(path.read_text("utf-8"), Loader=loader))
+    except OSError as error:
+        raise UnreadableError(f"{path}: {error.strerror}") from error
+    except yaml.MarkedYAMLError as error:
+        line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise UnreadableError(f"{path}{line}: {error.problem or error.context}") from error
+    except (yaml.YAMLError, ValueError) as error:
+        raise UnreadableError(f"{path}: {error}") from error
+    kinds = {resource.kind for resource in RESOURCES}
+    for document in filter(None, documents):
+        unfolded = document.get("items") if isinstance(document, dict) else None
+        for obj in [document] if unfolded is None else unfolded:
+            kind = obj.get("kind") if isinstance(obj, dict) else None
+            if not isinstance(kind, str):
+                raise UnreadableError(f"{path}: {str(obj)[:40]!r} has no kind")
+            if kind in kinds:
+                if not isinstance(obj.get("metadata"), dict) or not obj["metadata"].get("name"):
+                    raise UnreadableError(f"{path}: a {kind} without metadata.name")
+                yield obj
+            elif meant := difflib.get_close_matches(kind, kinds, cutoff=0.8):
+                raise UnreadableError(f"{path}: kind {kind}; did you mean {meant[0]}?")
 
 
 def serve_manifests(server: FakeAPIServer, paths: list[Path], seconds: float = 0.5) -> None:
-    """Keep the server's objects equal to the files', for ever."""
-    seen: list[int] = []
+    """Keep the server's objects equal to the files', for ever; half an edit changes nothing."""
+    seen: list[int] | None = None
     keys: set[tuple[str, str, str]] = set()
     while True:
-        try:
-            stamps = [path.stat().st_mtime_ns for path in paths]
-            objects = read_manifests(paths) if stamps != seen else []
-        except (OSError, yaml.YAMLError) as error:  # half an edit: what was there stays
-            sys.stderr.write(f"not read: {error}\n")
-            time.sleep(seconds)
-            continue
+        stamps = [path.stat().st_mtime_ns if path.exists() else 0 for path in paths]
         if stamps != seen:
             seen = stamps
-            stored = [(obj["kind"], server.store.put(obj)) for obj in objects]
-            now = {(kind, item.namespace, item.name) for kind, item in stored}
-            for kind, namespace, name in keys - now:
-                server.delete(kind, name, namespace)
-            keys = now
+            try:
+                keys = _serve(server, read_manifests(paths), keys)
+            except UnreadableError as error:
+                sys.stderr.write(f"not served, what was there stays: {error}\n")
+                sys.stderr.flush()
         time.sleep(seconds)
+
+
+def _serve(
+    server: FakeAPIServer, objects: list[dict[str, Any]], keys: set[tuple[str, str, str]]
+) -> set[tuple[str, str, str]]:
+    """Put objects, and delete those of ``keys`` that are none of them; returns the new keys."""
+    stored = [(obj["kind"], server.store.put(obj)) for obj in objects]
+    now = {(kind, item.namespace, item.name) for kind, item in stored}
+    for kind, namespace, name in keys - now:
+        server.delete(kind, name, namespace)
+    return now
 
 
 def write_kubeconfig(path: Path, server: FakeAPIServer, **user: str) -> Path:
