@@ -37,8 +37,13 @@ def _second_agent(run: Run, rng: random.Random) -> Iterator[None]:
     flags += ["--healthz-bind-address", "127.0.0.1:10356", "--metrics-bind-address", ""]
     second = run.make_agent(f"second-{rng.randrange(1 << 30)}", *flags)
     second.launch()
+
+    def noticed() -> bool:
+        assert second.running, second.story()
+        return _contested(run)
+
     try:
-        until(lambda: _contested(run), _PATIENCE, run.agent.story)
+        until(noticed, _PATIENCE, run.agent.story)
         yield
     finally:
         second.stop()

@@ -143,7 +143,7 @@ class Run:
         folder = self.folder / name
         folder.mkdir()
         token = folder / "token"
-        token.write_text(TOKEN)
+        token.write_text(self.api.token or TOKEN)  # one may have expired by now
         named = ",".join(family.value for family in self.families)
         arguments = [
             *("--kubeconfig", str(self._kubeconfig(folder, token))),
