@@ -2,6 +2,7 @@
 # Installs what the project needs and is not there: system packages by apt, and a virtual
 # environment in .venv. Usage: hack/setup.sh run|test|e2e
 set -euo pipefail
+trap 'exit 130' INT TERM # an interrupted question is not answered with "missing"
 cd "$(dirname "$0")/.."
 what="${1:-run}"
 python="${PYTHON:-python3}"
@@ -59,7 +60,7 @@ if [ "$what" = test ] && ! command -v chromium >/dev/null 2>&1 && [ "$(id -u)" -
     >/dev/null 2>&1 || echo "chromium cannot be installed here; its test will be skipped" >&2
 fi
 
-"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
+"$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || {
   echo "$python is $("$python" --version 2>&1), and 3.11 or newer is needed: set PYTHON to one" >&2
   exit 3
 }

@@ -14,9 +14,12 @@ from agent.cli.base import BACKENDS, CONTEXT, HOST, INTERRUPTED, RUNTIME, Failur
 
 @click.command(context_settings=CONTEXT)
 @click.option("--backend", type=BACKENDS, default="nft", show_default=True)
-@click.option("--connections", default=3000, show_default=True, help="To each address.")
+@click.option("--connections", default=3000, show_default=True, help="Of each of the four rounds.")
 def demo(backend: str, connections: int) -> None:
     """Show it: a node, three pods and a client in network namespaces.
+
+    As many connections as --connections says go to the cluster IP, as many to the node port, as
+    many while a pod leaves, and as many after that; their split is drawn beside the expected 1/n.
 
     Needs root. Ends with status 0 only if everything that it shows held. Nothing outside
     of its namespaces is touched, and they are removed at the end, also after Ctrl-C.

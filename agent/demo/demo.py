@@ -60,7 +60,8 @@ def run(backend: str, console: Console, *, connections: int = CONNECTIONS) -> li
     Args:
         backend: ``legacy`` or ``nft``.
         console: where to print.
-        connections: to the cluster IP, and again to the node port.
+        connections: to the cluster IP, to the node port, and to the cluster IP while a pod leaves
+            and after that.
 
     Returns:
         The claims that did not hold.
@@ -184,6 +185,7 @@ class _Demo:
             f"{running.answered:,} of {counted(count, 'connection')} opened then were answered",
             held=running.answered == count,
         )
+        self.report.line(f"  and {counted(count, 'connection')} after that:")
         tally = self.bed.connect(self.bed.client, CLUSTER_IP, PORT, count=count)
         self._check_split(left, tally, count)
         self.report.check(

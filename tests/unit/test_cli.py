@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import click
+import pytest
 from click.testing import CliRunner
 
 from agent.cli import Commands
@@ -14,10 +15,11 @@ SLOW = """
 import sys, time, types
 class Slow:
     def find_spec(self, name, *_):
-        if name == "agent.cli":
+        if name == sys.argv[1]:
             print("importing", flush=True)
             time.sleep(60)
 sys.meta_path.insert(0, Slow())
+sys.modules.pop("signal", None)
 from agent.__main__ import main
 main()
 """
@@ -36,10 +38,14 @@ def test_an_interrupted_command_says_so() -> None:
     assert done.output == "Error: interrupted\n"
 
 
-def test_interrupted_before_it_has_begun() -> None:
+@pytest.mark.parametrize("name", ["signal", "agent.cli"])
+def test_interrupted_before_it_has_begun(name: str) -> None:
     """Ctrl-C while the command line is still being imported ends it silently, as any program."""
     with subprocess.Popen(
-        [sys.executable, "-c", SLOW], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", SLOW, name],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()
