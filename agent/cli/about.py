@@ -9,14 +9,16 @@ import platform
 import click
 
 from agent import __version__
-from agent.cli.base import BACKENDS, CONTEXT, HOST, INTERRUPTED, RUNTIME, Failure
+from agent.cli.base import BACKENDS, CONTEXT, HOST, INTERRUPTED, RUNTIME, Failure, output_option
 
 
 @click.command(context_settings=CONTEXT)
-@click.option("--backend", type=BACKENDS, default="nft", show_default=True)
+@click.option(
+    "--backend", type=BACKENDS, default="nft", show_default=True, help="Of iptables, to show it on."
+)
 @click.option("--connections", default=3000, show_default=True, help="Of each of the four rounds.")
 def demo(backend: str, connections: int) -> None:
-    """Show it: a node, three pods and a client in network namespaces.
+    """Show it: a node, pods and a client in network namespaces.
 
     As many connections as --connections says go to the cluster IP, as many to the node port, as
     many while a pod leaves, and as many after that; their split is drawn beside the expected 1/n.
@@ -45,9 +47,9 @@ def demo(backend: str, connections: int) -> None:
 
 
 @click.command(context_settings=CONTEXT)
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+@output_option
 def version(output: str) -> None:
-    """Print versions: of this program, Python, the kernel, iptables and libraries.
+    """Print versions: of onenth, Python, iptables and libraries.
 
     \b
     Example: onenth version -o json

@@ -18,6 +18,22 @@ OK, RUNTIME, USAGE, HOST, REFUSED = range(5)
 INTERRUPTED = 130
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
 BACKENDS = click.Choice(["legacy", "nft"])
+output_option = click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    show_default=True,
+    help="For people, or for programs.",
+)
+#: Where to look: see ``commands.sources``.
+backend_option = click.option(
+    "--backend",
+    type=click.Choice(["auto", "legacy", "nft"]),
+    default="auto",
+    show_default=True,
+    help="Of iptables; auto is the one that holds rules of Services.",
+)
 
 
 class Failure(click.ClickException):

@@ -103,9 +103,16 @@ def probe(config: Path | None, which: str, timeout: float, **flags: Any) -> None
 
 @click.command(name="config", context_settings=CONTEXT)
 @click_options()
-@click.option("-o", "--output", type=click.Choice(["table", "yaml"]), default="table")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "yaml"]),
+    default="table",
+    show_default=True,
+    help="For people, or as a file for --config.",
+)
 def show_config(config: Path | None, output: str, **flags: Any) -> None:
-    """Print the configuration in effect, and where each value came from.
+    """Print the configuration, and where each value came from.
 
     \b
     Example: onenth config --config kube-proxy.yaml -o yaml

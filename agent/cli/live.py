@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agent.cli.base import CONTEXT, RUNTIME, Failure, load_config
+from agent.cli.base import CONTEXT, RUNTIME, Failure, backend_option, load_config, output_option
 from agent.cli.look import BLIND, echo
 from agent.config.options import click_options
 
@@ -27,15 +27,16 @@ if TYPE_CHECKING:
     type=click.Choice(["rate", "established", "total", "p", "name"]),
     default="rate",
     show_default=True,
+    help="What comes first.",
 )
 @click.option("--filter", "pattern", default="", help="Part of a Service's name; * and ? work.")
 @click.option("--endpoints/--no-endpoints", default=True, help="Endpoints one by one.")
 @click.option("--connections/--no-connections", default=True, help="Count established ones.")
 @click.option("--since-start", is_flag=True, help="Count from now, not since rules were written.")
 @click.option("--once", is_flag=True, help="Look once (for an interval), and end.")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+@output_option
 @click.option("--family", type=click.Choice(["IPv4", "IPv6"]), help="Only this family.")
-@click.option("--backend", type=click.Choice(["auto", "legacy", "nft"]), default="auto")
+@backend_option
 def top(output: str, once: bool, endpoints: bool, **flags: Any) -> None:
     """Watch how connections are shared out over endpoints.
 
@@ -99,7 +100,7 @@ def _watch(watcher: Watcher, interval: float, *, endpoints: bool) -> None:
 @click.command(context_settings=CONTEXT)
 @click.option("--url", default="", help="Of the agent; by default its metricsBindAddress here.")
 @click.option("--timeout", default=3.0, show_default=True, help="Seconds.")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+@output_option
 @click_options()
 def status(config: Path | None, url: str, timeout: float, output: str, **flags: Any) -> None:
     """Show what a running agent does, and why.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from agent.cli.base import CONTEXT, USAGE, Failure, load_config
+from agent.cli.base import CONTEXT, USAGE, Failure, backend_option, load_config, output_option
 from agent.config.options import click_options
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def look_options(command: Command) -> Command:
             metavar="ADDR",
             help="An address of the node, with --from-file.",
         ),
-        click.option("--backend", type=click.Choice(["auto", "legacy", "nft"]), default="auto"),
+        backend_option,
         click.option("--family", type=click.Choice(["IPv4", "IPv6"]), help="Only this family."),
         click.option(
             "--from-file",
@@ -95,11 +95,11 @@ def _say(texts: Iterable[str]) -> None:
 
 @click.command(context_settings=CONTEXT)
 @look_options
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+@output_option
 @click.option("--limit", default=50, show_default=True, help="Findings to show; 0 for all.")
 @click_options()
 def verify(config: Path | None, output: str, limit: int, **flags: Any) -> None:
-    """Check the rules that are in the kernel, onenth's or kube-proxy's.
+    """Check the rules in the kernel, onenth's or kube-proxy's.
 
     By themselves, and against the Services of an API server or of manifests if --kubeconfig,
     --api-server or --manifests is given. Ends with status 0 if all is sound, 1 if not, 2 if it
@@ -131,7 +131,7 @@ def verify(config: Path | None, output: str, limit: int, **flags: Any) -> None:
 
 @click.command(context_settings=CONTEXT)
 @look_options
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+@output_option
 @click.option("--diff", is_flag=True, help="Show the rules themselves.")
 @click_options()
 def plan(config: Path | None, output: str, diff: bool, **flags: Any) -> None:
@@ -180,20 +180,31 @@ def complete_target(ctx: click.Context, _: click.Parameter, incomplete: str) -> 
 
 @click.command(context_settings=CONTEXT)
 @click.argument("target", shell_complete=complete_target)
-@click.option("--from", "sender", metavar="ADDR|pod|node|outside", default="", help="Who sends.")
-@click.option("--proto", type=click.Choice(["tcp", "udp", "sctp"]), default=None)
+@click.option(
+    "--from",
+    "sender",
+    metavar="ADDR|pod|node|outside",
+    default="",
+    help="Who sends. By default a pod, and outside to what is meant for clients outside.",
+)
+@click.option(
+    "--proto",
+    type=click.Choice(["tcp", "udp", "sctp"]),
+    help="By default what the rules have for the target.",
+)
 @click.option("--interface", default="", help="By which the packet comes in.")
 @look_options
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text")
+@output_option
 @click_options()
 def explain(config: Path | None, target: str, output: str, **flags: Any) -> None:
-    """Show where a packet goes, by which rules, and with which chances.
+    """Show where a packet goes, by which rules and chances.
 
     TARGET is namespace/name or namespace/name:port, ADDR:PORT, or the number of a node port.
     The packet is walked through the rules as they are, of onenth, of kube-proxy and of all
     others; what the rules alone do not tell is said to match perhaps. With an API server or
-    manifests, also why a Service has no endpoint. Ends with status 0, 1 if no rule knows the
-    target, 2 if it could not look.
+    manifests, also why a Service has no endpoint. Ends with status 0; 1 if no rule knows the
+    target, which is walked all the same if it is an address or a node port; 2 if it could not
+    look.
 
     \b
     Example: onenth explain shop/web:http --from pod

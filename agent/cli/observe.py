@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     help="Seconds between two looks.",
 )
 def observe(config: Path | None, every: float, **flags: Any) -> None:
-    """Verify this node's rules at intervals, as logs and metrics; change nothing.
+    """Verify this node's rules again and again; change nothing.
 
-    For a node that kube-proxy runs. It compares with the Services of the API server or of
-    manifests, as verify does, and serves /metrics and health.
+    What is found becomes logs and metrics. For a node that kube-proxy runs. It compares with the
+    Services of the API server or of manifests, as verify does, and serves /metrics and health.
 
     \b
     Example: onenth observe --kubeconfig ~/.kube/config --node-name node-1

@@ -88,7 +88,7 @@ def _label(text: str) -> tuple[str, str]:
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
 @click.option("--backend", type=BACKENDS, help="Only this backend. [default: both]")
 def cleanup(dry_run: bool, backend: str | None) -> None:
-    """Remove the rules of this agent, or of kube-proxy, and nothing else.
+    """Remove onenth's rules, or kube-proxy's, and nothing else.
 
     Both families and both backends. Running it again does no harm. Established
     connections lose their translation only when conntrack forgets them. KUBE-FIREWALL

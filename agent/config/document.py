@@ -50,7 +50,8 @@ def read_document(file: Path) -> Document:
     try:
         root = _parse(file.read_text("utf-8"), document)
     except (OSError, ValueError) as error:
-        document.problems.append(f"{file} cannot be read: {error}")
+        why = error.strerror if isinstance(error, OSError) else error
+        document.problems.append(f"{file} cannot be read: {why}")
         return document
     except yaml.YAMLError as error:
         document.problems.append(f"{file} is not YAML: {_flat(str(error))}")

@@ -119,7 +119,7 @@ SETTINGS: tuple[Setting, ...] = (
         "--hostname-override",
         NodeName(),
         "",
-        "Name of this Node in the API. It is never guessed from the host's name.",
+        "Name of this Node in the API. The agent never guesses it from the host's name.",
         aliases=("--node-name",),
         env_aliases=("NODE_NAME",),
     ),

@@ -8,6 +8,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import click
 import pytest
 import yaml
 from click.testing import CliRunner, Result
@@ -583,3 +584,23 @@ def test_examples_that_need_no_node_run(
 def test_the_group_lists_every_command(command: str) -> None:
     """With the beginning of its help."""
     assert f"\n  {command} " in onenth("--help").output
+
+
+def test_every_summary_is_whole() -> None:
+    """The list of commands cuts off none."""
+    listed = onenth("--help").output.partition("Commands:\n")[2]
+
+    assert len(listed.splitlines()) == len(cli.commands)
+    assert all(line.endswith(".") and not line.endswith("..") for line in listed.splitlines())
+
+
+def test_every_option_says_what_it_does() -> None:
+    """Of every command."""
+    silent = [
+        (name, option.opts)
+        for name, command in cli.commands.items()
+        for option in command.params
+        if isinstance(option, click.Option) and not option.help
+    ]
+
+    assert silent == []
