@@ -16,7 +16,13 @@ from agent.cli.base import BACKENDS, CONTEXT, HOST, INTERRUPTED, RUNTIME, Failur
 @click.option(
     "--backend", type=BACKENDS, default="nft", show_default=True, help="Of iptables, to show it on."
 )
-@click.option("--connections", default=3000, show_default=True, help="Of each of the four rounds.")
+@click.option(
+    "--connections",
+    type=click.IntRange(min=1),
+    default=3000,
+    show_default=True,
+    help="Of each of the four rounds.",
+)
 def demo(backend: str, connections: int) -> None:
     """Show it: a node, pods and a client in network namespaces.
 

@@ -26,6 +26,13 @@ output_option = click.option(
     show_default=True,
     help="For people, or for programs.",
 )
+timeout_option = click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=3.0,
+    show_default=True,
+    help="Seconds that the agent gets to answer.",
+)
 #: Where to look: see ``commands.sources``.
 backend_option = click.option(
     "--backend",

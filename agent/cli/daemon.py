@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agent.cli.base import CONTEXT, HOST, RUNTIME, Failure, load_config
+from agent.cli.base import CONTEXT, HOST, RUNTIME, Failure, load_config, timeout_option
 from agent.config.options import click_options
 
 if TYPE_CHECKING:
@@ -64,13 +64,15 @@ def init(config: Path | None, strict: bool, **flags: Any) -> None:
     Example: onenth init --config /etc/onenth/config.yaml
     """
     from agent.commands.init import prepare
+    from agent.inspect.wrap import indented
     from agent.kernel.sysctl import Result
 
     outcomes = prepare(load_config(config, flags).config)
     for one in outcomes:
         note = f": {one.reason}" if one.reason else ""
         before = "unknown" if one.before is None else one.before
-        click.echo(f"{one.name}: wanted {one.wanted}, was {before}, {one.result.value}{note}")
+        told = f"{one.name}: wanted {one.wanted}, was {before}, {one.result.value}{note}"
+        click.echo("\n".join(indented(told, 0, 2)))
     refused = [one.name for one in outcomes if one.result is Result.REFUSED]
     if refused and strict:
         raise Failure(f"refused: {', '.join(refused)}; this needs a privileged container", RUNTIME)
@@ -79,7 +81,7 @@ def init(config: Path | None, strict: bool, **flags: Any) -> None:
 @click.command(context_settings=CONTEXT)
 @click_options()
 @click.argument("which", type=click.Choice(["healthz", "livez", "readyz"]))
-@click.option("--timeout", default=3.0, show_default=True, help="Seconds.")
+@timeout_option
 def probe(config: Path | None, which: str, timeout: float, **flags: Any) -> None:
     """Ask the agent on this machine how it is.
 

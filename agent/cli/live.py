@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agent.cli.base import CONTEXT, RUNTIME, Failure, backend_option, load_config, output_option
+from agent.cli.base import (
+    CONTEXT,
+    RUNTIME,
+    Failure,
+    backend_option,
+    load_config,
+    output_option,
+    timeout_option,
+)
 from agent.cli.look import BLIND, echo
 from agent.config.options import click_options
 
@@ -20,7 +28,13 @@ if TYPE_CHECKING:
 
 
 @click.command(context_settings=CONTEXT)
-@click.option("--interval", default=2.0, show_default=True, help="Seconds between looks.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(min=0.1),
+    default=2.0,
+    show_default=True,
+    help="Seconds between looks.",
+)
 @click.option(
     "--sort",
     "order",
@@ -99,7 +113,7 @@ def _watch(watcher: Watcher, interval: float, *, endpoints: bool) -> None:
 
 @click.command(context_settings=CONTEXT)
 @click.option("--url", default="", help="Of the agent; by default its metricsBindAddress here.")
-@click.option("--timeout", default=3.0, show_default=True, help="Seconds.")
+@timeout_option
 @output_option
 @click_options()
 def status(config: Path | None, url: str, timeout: float, output: str, **flags: Any) -> None:

@@ -96,7 +96,13 @@ def _say(texts: Iterable[str]) -> None:
 @click.command(context_settings=CONTEXT)
 @look_options
 @output_option
-@click.option("--limit", default=50, show_default=True, help="Findings to show; 0 for all.")
+@click.option(
+    "--limit",
+    type=click.IntRange(min=0),
+    default=50,
+    show_default=True,
+    help="Findings to show; 0 for all.",
+)
 @click_options()
 def verify(config: Path | None, output: str, limit: int, **flags: Any) -> None:
     """Check the rules in the kernel, onenth's or kube-proxy's.

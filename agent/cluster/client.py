@@ -221,7 +221,8 @@ def _from_pod(folder: Path, api_server: str | None) -> Identity:
     )
     if api_server is None and not (host and port):
         raise ClientConfigError(
-            "not in a pod (KUBERNETES_SERVICE_HOST is not set): give a kubeconfig or manifests"
+            "not in a pod (KUBERNETES_SERVICE_HOST is not set): give a kubeconfig (--kubeconfig)"
+            " or manifests (--manifests)"
         )
     token_file, authority = folder / "token", folder / "ca.crt"
     token = _read_token(token_file)

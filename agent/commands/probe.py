@@ -44,7 +44,7 @@ def probe(config: Config, which: str, timeout: float) -> Answered:
         return Answered(response.status, response.read().decode(errors="replace"))
     except (OSError, http.client.HTTPException) as error:
         raise ProbeError(
-            f"nothing answers /{which} on {host} port {port}: {str(error) or repr(error)};"
+            f"nothing answers /{which} on {host} port {port}: {in_words(error)};"
             " is the agent running, with this healthzBindAddress?"
         ) from error
     finally:
@@ -58,3 +58,8 @@ def _reachable(bound: str) -> tuple[str, int]:
     if address.is_unspecified:
         return ("127.0.0.1" if address.version == 4 else "::1"), int(port)
     return str(address), int(port)
+
+
+def in_words(error: Exception) -> str:
+    """An error in words, without its number."""
+    return (error.strerror if isinstance(error, OSError) else "") or str(error) or repr(error)

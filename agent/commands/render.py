@@ -64,6 +64,8 @@ def render(config: Config, pretended: Pretended) -> Rendered:
     for problem in manifests.problems:
         told[problem.severity is Severity.ERROR].append(str(problem))
     told[True] += [f"{one.kind.value} {one.key}: {one.reason}" for one in manifests.rejected]
+    if not manifests.services:
+        told[False].append("there is no Service in the manifests")
     for service in store.replace_services(manifests.services).problems:
         told[not service.exposes].append(f"Service {service.key}: {service.text}")
     for part in store.replace_slices(manifests.slices).problems:

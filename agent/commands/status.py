@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from agent.commands.probe import in_words
 from agent.inspect.wrap import counted, indented
 from agent.serve.statuspage import sync_result
 from agent.serve.statusvalues import StatusSnapshot
@@ -66,7 +67,7 @@ def fetch(url: str, timeout: float) -> bytes:
         body = response.read(_LARGEST)
     except (OSError, ValueError, http.client.HTTPException) as error:
         raise StatusError(
-            f"nothing answers {path} at {url}: {str(error) or repr(error)}; is the agent running,"
+            f"nothing answers {path} at {url}: {in_words(error)}; is the agent running,"
             " with this metricsBindAddress?"
         ) from error
     finally:

@@ -254,7 +254,7 @@ def test_outside_of_a_pod_there_must_be_something(
 ) -> None:
     """No kubeconfig and no pod: the error says what to give; a pod without a token, which file."""
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    with pytest.raises(ClientConfigError, match="give a kubeconfig or manifests"):
+    with pytest.raises(ClientConfigError, match=r"give a kubeconfig \(--kubeconfig\)"):
         make_client(None)
     with pytest.raises(ClientConfigError, match=str(tmp_path / "token")):
         make_client(None, api_server="https://192.0.2.1", service_account=tmp_path)

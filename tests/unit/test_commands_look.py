@@ -586,6 +586,25 @@ def test_the_group_lists_every_command(command: str) -> None:
     assert f"\n  {command} " in onenth("--help").output
 
 
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("top", "--once", "--interval", "-1"),
+        ("verify", "--limit", "-1"),
+        ("status", "--timeout", "0"),
+        ("probe", "readyz", "--timeout", "-1"),
+        ("demo", "--connections", "0"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_usage_errors(argv: tuple[str, ...]) -> None:
+    """With the range that does, and before anything is done."""
+    result = onenth(*argv)
+
+    assert result.exit_code == 2
+    assert f"Invalid value for '{argv[-2]}': {argv[-1]}" in result.stderr
+    assert " is not in the range x>" in result.stderr
+
+
 def test_every_summary_is_whole() -> None:
     """The list of commands cuts off none."""
     listed = onenth("--help").output.partition("Commands:\n")[2]

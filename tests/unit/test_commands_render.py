@@ -117,6 +117,14 @@ def test_kinds_of_others_are_nobodys_business(tmp_path: Path, version: str, kind
     assert "ignored" not in result.stdout
 
 
+def test_no_service_at_all_is_worth_a_word(tmp_path: Path) -> None:
+    """The rules that all Services share are printed, and it is said that there is none."""
+    result = render(write(tmp_path / "empty.yaml", {"kind": "Deployment", "apiVersion": "apps/v1"}))
+
+    assert (result.exit_code, result.stderr) == (0, "there is no Service in the manifests\n")
+    assert ":KUBE-SERVICES" in result.stdout
+
+
 def test_what_is_only_a_warning_ends_with_status_0(tmp_path: Path) -> None:
     """An object that is there twice is rendered once, as it stands last."""
     result = render(
