@@ -90,21 +90,48 @@ def version(output: str) -> None:
         click.echo(f"{name} {value}")
 
 
+#: bash ends words at colons, which stand in names of service ports: give the program whole words,
+#: and take away from its answers what is before the last colon, since readline keeps that.
+_BASH_WHOLE_WORDS = r"""
+_onenth_whole_words() {
+    local line="${COMP_LINE:0:COMP_POINT}" words word part i
+    read -ra words <<< "$line"
+    [[ $line == *[[:space:]] ]] && words+=("")
+    COMP_WORDS=("${words[@]}")
+    COMP_CWORD=$((${#words[@]} - 1))
+    word="${words[COMP_CWORD]}"
+    _onenth_completion "$@"
+    if [[ $word == *:* && $COMP_WORDBREAKS == *:* ]]; then
+        part="${word%"${word##*:}"}"
+        for i in "${!COMPREPLY[@]}"; do
+            COMPREPLY[i]="${COMPREPLY[i]#"$part"}"
+        done
+    fi
+    return 0
+}
+complete -o nosort -F _onenth_whole_words onenth
+"""
+
+
 @click.command(context_settings=CONTEXT)
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print a completion script for a shell.
 
+    The target of explain is completed too, from the rules. zsh reads the file _onenth in a folder
+    of its fpath, before compinit; fish reads onenth.fish in ~/.config/fish/completions.
+
     \b
     Example: onenth completion bash > /etc/bash_completion.d/onenth
+    Example: onenth completion zsh > /usr/local/share/zsh/site-functions/_onenth
+    Example: onenth completion fish > ~/.config/fish/completions/onenth.fish
     """
     from click.shell_completion import get_completion_class
 
     found = get_completion_class(shell)
     if found is None:
         raise Failure(f"this click knows no completion for {shell}", RUNTIME)
-    click.echo(
-        found(
-            click.get_current_context().find_root().command, {}, "onenth", "_ONENTH_COMPLETE"
-        ).source()
-    )
+    program = click.get_current_context().find_root().command
+    click.echo(found(program, {}, "onenth", "_ONENTH_COMPLETE").source())
+    if shell == "bash":
+        click.echo(_BASH_WHOLE_WORDS)

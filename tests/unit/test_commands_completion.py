@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import pty
+import select
 import shutil
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -111,6 +114,47 @@ def test_bash_completes(program: Path) -> None:
 
     assert in_bash(["onenth", "ex"], program) == ["explain"]
     assert in_bash(["onenth", "plan", "--di"], program) == ["--diff", "--dispatch"]
+
+
+def typed_in_bash(line: str, program: Path, folder: Path, wanted: str) -> str:
+    """What bash shows on a terminal when a line and a tab are typed; waits for what is wanted."""
+    terminal, inside = pty.openpty()
+    path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+    shown = ""
+    with subprocess.Popen(
+        ["bash", "--norc", "-i"],
+        stdin=inside,
+        stdout=inside,
+        stderr=inside,
+        cwd=folder,
+        env=os.environ | {"PATH": path, "TERM": "dumb"},
+        start_new_session=True,
+    ) as shell:
+        try:
+            os.write(terminal, b'eval "$(onenth completion bash)"; echo rea""dy\r')
+            for awaited, text in (("ready\r\n", f"{line}\t"), (wanted, "")):
+                end = time.monotonic() + 60
+                while awaited not in shown and time.monotonic() < end:
+                    if select.select([terminal], [], [], 0.5)[0]:
+                        shown += os.read(terminal, 65536).decode(errors="replace")
+                os.write(terminal, text.encode())
+        finally:
+            shell.kill()
+    os.close(inside)
+    os.close(terminal)
+    return shown
+
+
+@pytest.mark.parametrize("part", ["shop/st", "shop/sticky:", "shop/sticky:ht"])
+def test_bash_completes_names_with_colons(part: str, program: Path, tmp_path: Path) -> None:
+    """A service port's name is one word, although bash ends words at colons."""
+    if shutil.which("bash") is None:
+        pytest.skip("bash is not installed here")
+    (tmp_path / "saved").write_text(saved(rules_for(sample_store())), "utf-8")
+    line = f"onenth explain --from-file saved {part}"
+
+    shown = typed_in_bash(line, program, tmp_path, wanted="shop/sticky:http ")
+    assert shown.endswith("onenth explain --from-file saved shop/sticky:http ")
 
 
 def in_zsh(words: list[str], program: Path) -> list[str]:
