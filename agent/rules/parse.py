@@ -48,7 +48,7 @@ _FULL_MASKS = {"255.255.255.255", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"}
 _DICE = ["--mode", "random", "--probability"]
 
 
-@functools.lru_cache(maxsize=4096)
+@functools.lru_cache(maxsize=512)
 def parse_rule(text: str) -> Rule:
     """Read a rule without its ``-A CHAIN``; remembers the latest ones.
 
