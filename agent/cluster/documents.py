@@ -108,15 +108,18 @@ def _said(error: yaml.MarkedYAMLError) -> str:
 def _parse_json(text: str) -> list[Document]:
     decoder = json.JSONDecoder()
     documents = []
-    at = 0
+    at = counted = 0
+    line = 1
     while (at := _skip_space(text, at)) < len(text):
+        line += text.count("\n", counted, at)
+        counted = at
         try:
             value, end = decoder.raw_decode(text, at)
         except json.JSONDecodeError as error:
             raise MalformedError(error.lineno, error.msg) from error
         except (ValueError, RecursionError) as error:
-            raise MalformedError(text.count("\n", 0, at) + 1, str(error)) from error
-        documents.append(Document(value, text.count("\n", 0, at) + 1))
+            raise MalformedError(line, str(error)) from error
+        documents.append(Document(value, line))
         at = end
     return documents
 

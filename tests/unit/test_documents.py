@@ -47,6 +47,8 @@ def test_documents_know_their_lines() -> None:
 
     assert [(d.value, d.line) for d in yaml] == [({"a": 1}, 3), ({"b": 2}, 8)]
     assert [(d.value, d.line) for d in json] == [({"a": 1}, 1), ({"b": 2}, 3), ({"c": 3}, 3)]
+    many = parse(b'{\n"a": 1}\n' * 1000)
+    assert [d.line for d in many] == list(range(1, 2001, 2))
 
 
 def test_forms_that_people_write() -> None:
