@@ -340,16 +340,15 @@ class _Compiler:
     def _balance(self, endpoints: tuple[Endpoint, ...]) -> Texts:
         chosen = self._seps_of(endpoints)
         seconds = self.port.affinity_seconds
-        if not self.comments and not seconds:
-            shares = _shares(len(chosen))
-            return tuple([share + chain for share, (chain, _) in zip(shares, chosen, strict=True)])
+        if not self.comments:
+            return (*_asking(chosen, seconds), *_throwing(chosen))
         pairs = zip(endpoints, chosen, strict=True)
         chances = [(self._endpoint_comment(one.address), chain) for one, (chain, _) in pairs]
         sticky = [
-            Rule((*comment, Recent(chain, seconds)), Jump(chain))
+            Rule((comment, Recent(chain, seconds)), Jump(chain))
             for comment, chain in (chances if seconds else ())
         ]
-        return _texts(sticky + cascade(chances))
+        return _texts(sticky + cascade([((comment,), chain) for comment, chain in chances]))
 
     def _seps_of(self, endpoints: tuple[Endpoint, ...]) -> list[Chain]:
         reachable = self.selection.reachable
@@ -359,8 +358,22 @@ class _Compiler:
         pairs = zip(reachable, self.seps, strict=True)
         return [sep for endpoint, sep in pairs if id(endpoint) in chosen]
 
-    def _endpoint_comment(self, address: str) -> tuple[Match, ...]:
-        return (Comment(f"{self.name} -> {address}"),) if self.comments else ()
+    def _endpoint_comment(self, address: str) -> Comment:
+        return Comment(f"{self.name} -> {address}")
+
+
+def _asking(chains: list[Chain], seconds: int) -> list[str]:
+    """Whether each remembers the client, without comments; nothing without affinity."""
+    if not seconds:
+        return []
+    like = rule(Recent(_CHAIN, seconds), to=Jump(_CHAIN)).text()
+    return [like.replace(_CHAIN, chain) for chain, _ in chains]
+
+
+def _throwing(chains: list[Chain]) -> list[str]:
+    """The lottery over all, without comments."""
+    shares = _shares(len(chains))
+    return [share + chain for share, (chain, _) in zip(shares, chains, strict=True)]
 
 
 @functools.lru_cache(maxsize=4096)

@@ -15,6 +15,8 @@ from agent.state.values import Family
 
 _OCTET = r"0*([0-9]{1,3})"
 _V4 = re.compile(rf"{_OCTET}\.{_OCTET}\.{_OCTET}\.{_OCTET}")
+_BYTE = r"(?:25[0-5]|2[0-4][0-9]|1[0-9][0-9]|[1-9]?[0-9])"
+_CANONICAL_V4 = re.compile(rf"{_BYTE}(?:\.{_BYTE}){{3}}")
 _V6 = re.compile(r"[0-9A-Fa-f:.]{2,}")
 #: Zeros in front of another digit of the same part.
 _LEADING_ZEROS = re.compile(r"(?<![0-9A-Fa-f])0+(?=[0-9A-Fa-f])")
@@ -37,6 +39,8 @@ def parse_ip(text: str) -> tuple[Family, str] | None:
     Blanks around it are dropped, leading zeros are decimal, and an IPv4-mapped IPv6 address is
     the IPv4 address that it holds, as in Kubernetes. Zones (``%eth0``) are refused.
     """
+    if _CANONICAL_V4.fullmatch(text):  # as nearly all are
+        return Family.V4, text
     address = _read(text.strip())
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
         address = address.ipv4_mapped
