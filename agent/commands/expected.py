@@ -55,6 +55,7 @@ class Objects(msgspec.Struct, frozen=True):
         rejected: objects that cannot be used.
         problems: what else is wrong.
         source: where they are from, in words.
+        store: Services and slices, digested.
     """
 
     services: tuple[Service, ...]
@@ -63,6 +64,7 @@ class Objects(msgspec.Struct, frozen=True):
     rejected: tuple[Rejected, ...]
     problems: tuple[str, ...]
     source: str
+    store: Store
 
 
 class Expected(msgspec.Struct, frozen=True):
@@ -110,6 +112,9 @@ def read_both(
         LookError: something could not be looked at.
         HostError: no iptables is installed, or this process may not ask.
     """
+    if options.file:  # nothing to wait for
+        held = read_held(options, runner)
+        return held, read_objects(config, options.tell) if has_source(config) else None
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(read_held, options, runner)
         objects = read_objects(config, options.tell) if has_source(config) else None
@@ -128,7 +133,18 @@ def _from_manifests(config: Config) -> Objects:
         manifests.rejected,
         tuple(str(problem) for problem in manifests.problems),
         "the manifests",
+        _digest(config, manifests.services, manifests.slices),
     )
+
+
+def _digest(
+    config: Config, services: Collection[Service], slices: Collection[EndpointSlice]
+) -> Store:
+    """What rules need of them; made while tools print the tables that they are compared with."""
+    store = Store(node_name(config), address_policy(config))
+    store.replace_services(services)
+    store.replace_slices(slices)
+    return store
 
 
 class _LastError(NullObserver):
@@ -164,13 +180,16 @@ def _from_api(config: Config, tell: Tell) -> Objects:
         finally:
             source.stop()
     objects = {kind: lists[kind].objects for kind in _KINDS}
+    services = tuple(obj for obj in objects[Kind.SERVICE] if isinstance(obj, Service))
+    slices = tuple(obj for obj in objects[Kind.SLICE] if isinstance(obj, EndpointSlice))
     return Objects(
-        tuple(obj for obj in objects[Kind.SERVICE] if isinstance(obj, Service)),
-        tuple(obj for obj in objects[Kind.SLICE] if isinstance(obj, EndpointSlice)),
+        services,
+        slices,
         tuple(obj for obj in objects[Kind.NODE] if isinstance(obj, Node)),
         tuple(one for kind in _KINDS for one in lists[kind].rejected),
         (),
         "the API server",
+        _digest(config, services, slices),
     )
 
 
@@ -250,9 +269,7 @@ def expect(config: Config, objects: Objects, held: Held, node: KnownNode) -> Exp
         node: what else is known of it.
     """
     settings = msgspec.structs.replace(node_settings(config), name=node_name(config))
-    store = Store(settings.name, address_policy(config))
-    store.replace_services(objects.services)
-    store.replace_slices(objects.slices)
+    store = objects.store
     view = node_view(held.family, settings, _info(objects, settings), _facts(held, node))
     rules = RuleSet(view, config.dispatch)
     rules.update(store.snapshot(0).records, store)

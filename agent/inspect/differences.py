@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 from agent.inspect.compare import Act, Change, Line, owner_name, without_dice
@@ -68,12 +69,14 @@ class _Differences:
             for ports in rules.services.values()
             for owner, compiled in ports.items()
         }
-        self._endpoints = {
-            chain: _endpoint(texts)
-            for compiled in self._expected.values()
-            for chain, texts in compiled.chains
-            if chain.startswith(names.SEP)
-        }
+
+    def _leads_to(self, chain: str) -> str:
+        """Where an endpoint's chain should lead to; the chain's name if it should not be there."""
+        return _destination(self._chains[chain]) if chain in self._chains else chain
+
+    @functools.cached_property
+    def _chains(self) -> dict[str, tuple[str, ...]]:
+        return dict(chain for compiled in self._expected.values() for chain in compiled.chains)
 
     def run(self, changes: Sequence[Change]) -> list[Finding]:
         by_service: dict[str, list[Change]] = {}
@@ -164,7 +167,7 @@ class _Differences:
             yield self._finding(Wrong.ENDPOINT_STALE, change, text, went[chain])
         for chain in lacking:
             told.add(chain)
-            text = f"{self._endpoints.get(chain, chain)} is an endpoint, and gets no traffic"
+            text = f"{self._leads_to(chain)} is an endpoint, and gets no traffic"
             yield self._finding(Wrong.ENDPOINT_MISSING, change, text, wanted=came[chain])
         removed = [line for line in change.removed if _target(line) not in stale]
         added = [line for line in change.added if _target(line) not in lacking]
@@ -192,7 +195,7 @@ class _Differences:
             line = change.removed[0] if change.removed else None
             yield self._finding(Wrong.ENDPOINT_STALE, change, text, line)
         elif change.act is Act.CREATE:
-            endpoint = self._endpoints.get(change.chain, change.chain)
+            endpoint = self._leads_to(change.chain)
             text = f"the chain of the endpoint {endpoint} is not there"
             line = change.added[-1] if change.added else None
             yield self._finding(Wrong.ENDPOINT_MISSING, change, text, wanted=line)
@@ -250,7 +253,7 @@ def _target(line: Line) -> str:
     return target_name(read_rule(line.text).target)
 
 
-def _endpoint(texts: Iterable[str]) -> str:
+def _destination(texts: Iterable[str]) -> str:
     for text in texts:
         target = read_rule(text).target
         if isinstance(target, Dnat):

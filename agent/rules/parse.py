@@ -13,6 +13,7 @@ operations, and each option is one look-up.
 from __future__ import annotations
 
 import functools
+import re
 from typing import TYPE_CHECKING
 
 from agent.rules.options import OPTIONS, read_target
@@ -25,6 +26,7 @@ from agent.rules.rule import (
     DestinationPort,
     DestinationPorts,
     InInterface,
+    Jump,
     Mark,
     Match,
     Nfacct,
@@ -46,6 +48,12 @@ __all__ = ["ParseError", "parse_save"]  # from where they are defined; the rest 
 
 _FULL_MASKS = {"255.255.255.255", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"}
 _DICE = ["--mode", "random", "--probability"]
+_DICE_TEXT = "-m statistic --mode random --probability "
+_PLAIN_CHAIN = re.compile(r"KUBE-[A-Z0-9-]+").fullmatch
+_ASKING = re.compile(
+    r"-m recent --rcheck --seconds ([0-9]+) --reap --name (KUBE-[A-Z0-9-]+)"
+    r" --mask (?:255\.255\.255\.255|ffff(?::ffff){7}) --rsource -j (KUBE-[A-Z0-9-]+)"
+).fullmatch
 
 
 @functools.lru_cache(maxsize=512)
@@ -64,6 +72,9 @@ def read_rule(text: str) -> Rule:
     Raises:
         ParseError: as there.
     """
+    usual = _usual(text)
+    if usual is not None:
+        return usual
     words = tokens(text)
     try:
         return _read_words(words)
@@ -71,6 +82,26 @@ def read_rule(text: str) -> Rule:
         raise ParseError(f"the rule ends behind {words[-1]!r}: {shorten(text)}") from None
     except ParseError as error:
         raise ParseError(f"{error}: {shorten(text)}") from None
+
+
+def _usual(text: str) -> Rule | None:
+    """A rule of a lottery in a large cluster, in the words of which there are most; else None.
+
+    What this does not know is read word by word, to the same end.
+    """
+    if text.startswith(_DICE_TEXT):
+        probability, _, target = text[len(_DICE_TEXT) :].partition(" -j ")
+        below_one = probability.startswith("0.") and is_number(probability[2:])
+        found = _share(probability) if below_one else None
+        if found is not None and _PLAIN_CHAIN(target):
+            return Rule((found,), Jump(target))
+    elif text.startswith("-j "):
+        if _PLAIN_CHAIN(text[3:]):
+            return Rule((), Jump(text[3:]))
+    elif (asked := _ASKING(text)) is not None:
+        seconds, name, target = asked.groups()
+        return Rule((Recent(name, int(seconds)),), Jump(target))
+    return None
 
 
 def canonical(rule: Rule) -> Rule:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent.rules import parse
 from agent.rules import rule as rules
 from agent.rules.parse import (
     ParseError,
@@ -16,6 +17,7 @@ from agent.rules.parse import (
     read_rule,
 )
 from agent.rules.static import JUMPS, KUBELET_JUMPS, node_port_tail, static_chains
+from agent.rules.words import tokens
 from agent.state.values import DetectLocal, Family, NodeView
 from tests.fakes.cluster import NODE
 from tests.fakes.kernelrule import parse as kernel_parse
@@ -618,3 +620,51 @@ def test_a_text_that_is_cut_or_something_else_is_refused(text: str, line: int | 
     """The error names the line; half a table is never taken for a whole one."""
     with pytest.raises(ParseError, match=f"line {line}" if line else "COMMIT"):
         parse_save(text)
+
+
+NEARLY_USUAL = [
+    "-m statistic --mode random --probability 0.33333333349 -j KUBE-SEP-AAAA",
+    "-m statistic --mode random --probability 0.3 -j KUBE-SEP-AAAA",
+    "-m statistic --mode random --probability 0.00000000000 -j KUBE-SEP-AAAA",
+    "-m statistic --mode random --probability 1.00000000000 -j KUBE-SEP-AAAA",
+    "-m statistic --mode random --probability 0.5 -j DROP",
+    "-m statistic --mode random --probability 0.5 -g KUBE-SEP-AAAA",
+    "-m statistic --mode random --probability 0.5 -m recent --set -j KUBE-SEP-AAAA",
+    "-m statistic --mode random --probability 0.5 -j KUBE-SEP-AAAA -j KUBE-SEP-BBBB",
+    "-j KUBE-SEP-AAAA",
+    "-j MASQUERADE --random-fully",
+    "-j REJECT --reject-with icmp-port-unreachable",
+    (
+        "-m recent --rcheck --seconds 10800 --reap --name KUBE-SEP-AAAA --mask 255.255.255.255"
+        " --rsource -j KUBE-SEP-AAAA"
+    ),
+    (
+        "-m recent --rcheck --seconds 10800 --reap --name KUBE-SEP-AAAA"
+        " --mask ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff --rsource -j KUBE-SEP-BBBB"
+    ),
+    (
+        "-m recent --rcheck --seconds 10800 --reap --name KUBE-SEP-AAAA --mask 255.255.255.0"
+        " --rsource -j KUBE-SEP-AAAA"
+    ),
+    (
+        "-m recent --rcheck --seconds 10800 --name KUBE-SEP-AAAA --mask 255.255.255.255"
+        " --rsource -j KUBE-SEP-AAAA"
+    ),
+    (
+        "-m recent --rcheck --seconds 10800 --reap --name KUBE-SEP-AAAA --mask 255.255.255.255"
+        " --rsource -j RETURN"
+    ),
+]
+
+
+@pytest.mark.parametrize("text", NEARLY_USUAL)
+def test_usual_words_are_read_as_word_by_word(text: str) -> None:
+    """Rules of which there are most are told by their text, and mean what their words mean."""
+    assert parse.read_rule(text) == parse._read_words(tokens(text))
+
+
+def test_which_rules_are_told_by_their_text() -> None:
+    """Those of a lottery with and without affinity; all others are read word by word."""
+    assert [NEARLY_USUAL.index(text) for text in NEARLY_USUAL if parse._usual(text)] == [
+        0, 8, 11, 12,
+    ]  # fmt: skip
