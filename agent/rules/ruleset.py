@@ -196,6 +196,11 @@ class RuleSet:
 
     # Numbers -----------------------------------------------------------------------------
 
+    @property
+    def own_count(self) -> int:
+        """Number of chains that are of one Service."""
+        return self._totals.chains
+
     def counts(self) -> dict[str, int]:
         """Number of rules by table."""
         counts = {"filter": self.dispatch.count("filter"), "nat": self.dispatch.count("nat")}
@@ -222,12 +227,14 @@ class _Totals:
     """Sums over all service ports, kept as they change."""
 
     def __init__(self) -> None:
-        self.ports = self.rules = self.no_local_internal = self.no_local_external = 0
+        self.ports = self.chains = self.rules = 0
+        self.no_local_internal = self.no_local_external = 0
 
     def replace(self, before: Iterable[Compiled], after: Iterable[Compiled]) -> None:
         for sign, compiled in ((-1, before), (1, after)):
             for port in compiled:
                 self.ports += sign
+                self.chains += sign * len(port.chains)
                 self.rules += sign * port.rules
                 self.no_local_internal += sign * port.no_local_internal
                 self.no_local_external += sign * port.no_local_external

@@ -16,13 +16,13 @@ else deleted.
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from agent.cluster.objects import Key
 from agent.rules.dispatch import ChainId
+from agent.sync.batches import at_once, batches, grown
 from agent.sync.culprits import culprits, refused_rules
 from agent.sync.look import Looker
 from agent.sync.plan import KernelView, Planner, Switch
@@ -32,7 +32,7 @@ from agent.sync.stale import StaleChains
 from agent.sync.transaction import Block, Transaction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from agent.rules.ruleset import RuleSet
     from agent.rules.static import BaseJump
@@ -40,11 +40,8 @@ if TYPE_CHECKING:
     from agent.state.values import NodeView
     from agent.sync.port import Kernel
 
-#: Rules of branches that go into one transaction before the switch.
+#: Rules of branches that go into one transaction before the switch, while there are few chains.
 _BRANCH_RULES = 500
-#: Chains in one transaction on nft, however few Services they are of: 5,000 take it half a second,
-#: and its time grows with their square at least.
-MOST_CHAINS = 5_000
 
 
 class Follower(Protocol):
@@ -58,8 +55,9 @@ class SyncSettings(msgspec.Struct, frozen=True):
     """How to write.
 
     Attributes:
-        batch: Services whose own chains go into one transaction; None for everything in a
-            single restore, which is right where each restore copies the whole table.
+        batch: Services whose own chains go into one transaction, more of them the more chains
+            there are; None for everything in a single restore, which is right where each restore
+            copies the whole table.
         batch_over: likewise, where chains of ours are in use already: then the kernel checks
             all of them at each transaction, and fewer transactions cost less.
         cleanup_period: in a large cluster, stale chains are deleted at most once in this many
@@ -241,7 +239,7 @@ class Syncer:
         if view is not None:
             self._restore(self.planner.foundation(), outcome)
             writing = self.planner.wrong(services, view)
-        for some in self._batches(writing, size):
+        for some in batches(writing, self.rules.services, size, grows=not live):
             self._write_own(some, view, outcome)
         if view is not None:
             view = self._write_branches(view, outcome)
@@ -262,21 +260,7 @@ class Syncer:
 
     def _fits(self, services: Sequence[Key]) -> bool:
         """Whether everything goes into one transaction."""
-        return len(list(islice(self._batches(services, self.settings.batch), 2))) <= 1
-
-    def _batches(self, services: Sequence[Key], size: int | None) -> Iterator[list[Key]]:
-        """Services whose own chains go into one transaction: fewer of giants; None for all."""
-        batch: list[Key] = []
-        chains = 0
-        for key in services:
-            weight = sum(len(one.chains) for one in self.rules.services.get(key, {}).values())
-            if batch and size and (len(batch) == size or chains + weight > MOST_CHAINS):
-                yield batch
-                batch, chains = [], 0
-            batch.append(key)
-            chains += weight
-        if batch:
-            yield batch
+        return at_once(services, self.rules.services, self.settings.batch)
 
     def _write_own(
         self, services: Sequence[Key], view: KernelView | None, outcome: Outcome
@@ -316,7 +300,8 @@ class Syncer:
     def _write_branches(self, view: KernelView, outcome: Outcome) -> KernelView:
         """Write branches that nothing jumps to yet; returns the view with them."""
         right = dict(view.right)
-        for block in self.planner.branches(view, _BRANCH_RULES):
+        size = grown(_BRANCH_RULES, self.rules.own_count)
+        for block in self.planner.branches(view, size):
             try:
                 self._restore(Transaction([block]), outcome)
             except RestoreError as error:

@@ -12,6 +12,8 @@ from agent.sync.plan import KernelView
 from agent.sync.port import ReadError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from agent.rules.dispatch import ChainId
     from agent.rules.static import BaseJump
     from agent.sync.plan import Planner
@@ -54,18 +56,25 @@ class Looker:
             right: also find out which chains need not be written.
         """
         self._kernel.confirm()  # what others did before this counts for nothing
-        filters = read_table(self._kernel, "filter")
-        chains = [("nat", chain) for chain in self._kernel.chains("nat")]
-        chains += [("filter", chain) for chain in filters]
+        tables = {"filter": read_table(self._kernel, "filter")} | self._whole_nat()
+        nat = tables.get("nat", {}).keys() or self._kernel.chains("nat")
+        chains = [("nat", chain) for chain in nat]
+        chains += [("filter", chain) for chain in tables["filter"]]
         ours = frozenset(
             (table, chain)
             for table, chain in chains
             if names.is_service_chain(chain) or names.is_tree_chain(chain)
         )
-        _, standing = self._look_at_jumps()
+
+        def held(table: str, chain: str) -> list[str]:
+            if table in tables:
+                return tables[table].get(chain, [])
+            return self._held(table, chain) if chain in nat else []
+
+        _, standing = self._look_at_jumps(held)
         return KernelView(
             chains=ours,
-            filters=filters,
+            filters=tables["filter"],
             standing_jumps=standing,
             canary=self._kernel.chain("mangle", names.CANARY) is not None,
             right=self._right() if right and ours else {},
@@ -77,7 +86,19 @@ class Looker:
 
     def wrong_jumps(self) -> dict[BaseJump, int]:
         """How often each of our jumps is in its built-in chain, if it is not there just once."""
-        return self._look_at_jumps()[0]
+        return self._look_at_jumps(self._held)[0]
+
+    def _held(self, table: str, chain: str) -> list[str]:
+        return read_chain(self._kernel, table, chain) or []
+
+    def _whole_nat(self) -> dict[str, dict[str, list[str]]]:
+        """The nat table where it is read as a whole for the names of its chains alone."""
+        if self._kernel.digests("nat", ()) is not None:
+            return {}
+        try:
+            return {"nat": read_table(self._kernel, "nat")}
+        except ReadError:
+            return {}  # chain by chain it may be read all the same
 
     def _right(self) -> dict[str, tuple[str, ...]]:
         """Chains that are right already; none if they cannot be read."""
@@ -86,13 +107,15 @@ class Looker:
         except ReadError:
             return {}  # writing all of them needs no reading
 
-    def _look_at_jumps(self) -> tuple[dict[BaseJump, int], dict[ChainId, list[str]]]:
+    def _look_at_jumps(
+        self, read: Callable[[str, str], list[str]]
+    ) -> tuple[dict[BaseJump, int], dict[ChainId, list[str]]]:
         """Jumps that are not there just once, and all of ours in their chains, as worded."""
         jumps = self._planner.jumps()
         wrong: dict[BaseJump, int] = {}
         standing: dict[ChainId, list[str]] = {}
         for table, source in dict.fromkeys((jump.table, jump.source) for jump in jumps):
-            held = read_chain(self._kernel, table, source) or []
+            held = read(table, source)
             present = [understood(text) for text in held]
             mine = [jump for jump in jumps if (jump.table, jump.source) == (table, source)]
             ours = [canonical(jump.rule) for jump in mine]

@@ -28,7 +28,7 @@ from agent.rules import names
 from agent.rules.dispatch import ChainId
 from agent.rules.parse import equal, understood
 from agent.rules.ruleset import ServiceChains, chains_of, own_chains
-from agent.rules.service import Place, Portal
+from agent.rules.service import Place
 from agent.rules.static import (
     BASE_CHAINS,
     CANARY_TABLES,
@@ -121,11 +121,16 @@ class Planner:
                 None for a partial one, which writes what differs from the last accepted state.
         """
         block = Block("nat")
+        chains, fills = block.chains, block.fills
         for key in services:
             held = view.right if view else own_chains(self.accepted.services.get(key, {}))
-            for chain, texts in chains_of(self.rules.services.get(key, {})):
-                if held.get(chain) != texts:
-                    block.write(chain, texts, key)
+            for port in self.rules.services.get(key, {}).values():
+                for own in port.chains:
+                    chain, texts = own
+                    if held.get(chain) != texts:
+                        chains[chain] = key
+                        if texts:
+                            fills.append(own)  # what there is by the hundred thousand, as it is
         return block
 
     def left(self, services: Iterable[Key]) -> set[ChainId]:
@@ -220,14 +225,12 @@ class Planner:
     def _refusals(self, services: Iterable[Key], view: KernelView | None) -> Refusals:
         """How the filter table's refusals change: in all in a full sync, else of these Services."""
         keys = set(services) if view is None else {*services, *self.rules.services}
-        wanted = [_portals(self.rules.services.get(key, {})) for key in keys]
-        held = [_portals(self.accepted.services.get(key, {})) for key in keys]
-        after, before = _translated(wanted), _translated(held)
+        after, wanted = _split(self.rules.services.get(key, {}) for key in keys)
+        before, held = _split(self.accepted.services.get(key, {}) for key in keys)
         standing: dict[str, Standing] = {}
-        for root in _FILTER_ROOTS:
-            texts = _texts(wanted, root)
+        for root, texts in wanted.items():
             if view is None:
-                standing[root] = Standing(_texts(held, root), texts)
+                standing[root] = Standing(held[root], texts)
             else:
                 standing[root] = _known(view, root, texts)
         return Refusals(standing, after, after - before)
@@ -313,24 +316,19 @@ class Planner:
             blocks[-1].delete(chain)
 
 
-def _portals(chains: ServiceChains) -> list[Portal]:
-    return [portal for port in chains.values() for portal in port.portals]
-
-
-def _translated(services: Iterable[list[Portal]]) -> set[Target]:
-    """What the portals in nat match."""
-    return {
-        (portal.address, portal.protocol, portal.port)
-        for portals in services
-        for portal in portals
-        if portal.place in {Place.NAT_SERVICES, Place.NAT_NODEPORTS}
-    }
-
-
-def _texts(services: Iterable[list[Portal]], root: str) -> set[str]:
-    """The portals in one chain of the filter table."""
-    place = ("filter", root)
-    return {p.text for portals in services for p in portals if p.place.value == place}
+def _split(services: Iterable[ServiceChains]) -> tuple[set[Target], dict[str, set[str]]]:
+    """What the portals in nat match, and the portals in each dispatch chain of filter."""
+    services_place, node_ports_place = Place.NAT_SERVICES, Place.NAT_NODEPORTS
+    translated: set[Target] = set()
+    texts: dict[str, set[str]] = {root: set() for root in _FILTER_ROOTS}
+    for chains in services:
+        for port in chains.values():
+            for portal in port.portals:
+                if portal.place is services_place or portal.place is node_ports_place:
+                    translated.add((portal.address, portal.protocol, portal.port))
+                else:
+                    texts[portal.place.chain].add(portal.text)
+    return translated, texts
 
 
 def _known(view: KernelView, root: str, wanted: set[str]) -> Standing:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 
 import msgspec
 
@@ -52,7 +53,11 @@ class Block(msgspec.Struct):
     @property
     def size(self) -> int:
         """Number of lines, without those of chains."""
-        return len(self.lines) + sum(len(rules) for _, rules in self.fills)
+        return len(self.lines) + sum([len(rules) for _, rules in self.fills])
+
+    def in_order(self) -> tuple[list[str], list[tuple[str, Sequence[str]]]]:
+        """Names of ``chains``, and ``fills``, in the order of the input."""
+        return sorted(self.chains, reverse=True), sorted(self.fills, key=itemgetter(0))
 
     def __bool__(self) -> bool:
         return bool(self.chains or self.lines)
@@ -61,8 +66,9 @@ class Block(msgspec.Struct):
 class Transaction(msgspec.Struct):
     """Blocks that are handed to the tool together; each is atomic, in this order.
 
-    Chain lines are sorted by name: ``iptables-nft-restore`` keeps its chains in a sorted list,
-    and inserting in order costs it least.
+    Both backends' tools keep the chains of their input in a sorted list, and walk along it from its
+    beginning to insert one or find it. So chain lines go from the last name to the first, each of
+    which is then inserted at the beginning, and rules from the first to the last.
     """
 
     blocks: list[Block]
@@ -71,13 +77,12 @@ class Transaction(msgspec.Struct):
         """All lines of the input, in order; line 1 of the input comes first."""
         found: list[Line] = []
         for block in self.blocks:
+            chains, fills = block.in_order()
             found.append(Line(f"*{block.table}"))
-            found += [
-                Line(f":{chain} - [0:0]", block.chains[chain]) for chain in sorted(block.chains)
-            ]
+            found += [Line(f":{chain} - [0:0]", block.chains[chain]) for chain in chains]
             found += [
                 Line(f"-A {chain} {rule}", block.chains[chain])
-                for chain, rules in block.fills
+                for chain, rules in fills
                 for rule in rules
             ]
             found += block.lines
@@ -89,8 +94,9 @@ class Transaction(msgspec.Struct):
         parts: list[str] = []
         for block in self.blocks:
             parts.append(f"*{block.table}")
-            parts += [f":{chain} - [0:0]" for chain in sorted(block.chains)]
-            for chain, rules in block.fills:
+            chains, fills = block.in_order()
+            parts += [f":{chain} - [0:0]" for chain in chains]
+            for chain, rules in fills:
                 verb = f"-A {chain} "
                 parts.append(verb + f"\n{verb}".join(rules))
             parts += [line.text for line in block.lines]

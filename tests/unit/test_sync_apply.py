@@ -10,7 +10,7 @@ from agent.rules.ruleset import RuleSet
 from agent.rules.static import JUMPS
 from agent.state.store import Store
 from agent.state.values import Family, NodeView
-from agent.sync import apply
+from agent.sync import batches
 from agent.sync.apply import Outcome, Syncer, SyncSettings
 from agent.sync.audit import Audit
 from agent.sync.culprits import PROBE_CHAIN
@@ -137,12 +137,12 @@ def test_a_changed_endpoint_sends_its_service_alone(world: World) -> None:
 
     assert world.last_input() == [
         "*nat",
-        f":{SEP} - [0:0]",
-        f":{SEP2} - [0:0]",
         f":{SVC} - [0:0]",
-        f'-A {SVC} {TO} "shop/web:http -> 10.0.0.2:8080" -j {SEP2}',
+        f":{SEP2} - [0:0]",
+        f":{SEP} - [0:0]",
         f"-A {SEP2} {TO} shop/web:http -s 10.0.0.2 -j KUBE-MARK-MASQ",
         f"-A {SEP2} {TO} shop/web:http -m tcp -p tcp -j DNAT --to-destination 10.0.0.2:8080",
+        f'-A {SVC} {TO} "shop/web:http -> 10.0.0.2:8080" -j {SEP2}',
         f"-X {SEP}",
         "COMMIT",
     ]
@@ -162,9 +162,9 @@ def test_the_last_endpoint_goes(world: World) -> None:
         f"-A KUBE-SERVICES {REFUSAL}",
         "COMMIT",
         "*nat",
-        f":{SEP} - [0:0]",
-        ":KUBE-SERVICES - [0:0]",
         f":{SVC} - [0:0]",
+        ":KUBE-SERVICES - [0:0]",
+        f":{SEP} - [0:0]",
         f"-A KUBE-SERVICES {LAST}",
         f"-X {SEP}",
         f"-X {SVC}",
@@ -258,7 +258,7 @@ def test_a_large_sync_is_written_in_parts() -> None:
 
 def test_giants_fill_transactions_by_themselves() -> None:
     """Not only Services are counted, but their chains: here two of two chains each."""
-    with mock.patch.object(apply, "MOST_CHAINS", 4):
+    with mock.patch.object(batches, "MOST_CHAINS", 4):
         world = World(batch=100)
         world.several(5)
         outcome = world.sync()

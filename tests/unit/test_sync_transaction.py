@@ -24,19 +24,19 @@ def transaction() -> Transaction:
 
 
 def test_text(transaction: Transaction) -> None:
-    """Tables in order, chains sorted, then rules in the order in which they were written."""
+    """Tables in order, chains from the last to the first, then rules from the first to the last."""
     assert transaction.text() == (
         "*mangle\n"
         ":EMPTY - [0:0]\n"
         "COMMIT\n"
         "*nat\n"
-        ":ONE - [0:0]\n"
-        ":SHARED - [0:0]\n"
         ":TWO - [0:0]\n"
-        "-A TWO -p tcp -j ONE\n"
-        "-A TWO -j ONE\n"
+        ":SHARED - [0:0]\n"
+        ":ONE - [0:0]\n"
         "-A ONE -j ACCEPT\n"
         "-A SHARED -j TWO\n"
+        "-A TWO -p tcp -j ONE\n"
+        "-A TWO -j ONE\n"
         "COMMIT\n"
     )
 
@@ -46,13 +46,13 @@ def test_text(transaction: Transaction) -> None:
     [
         (1, None),  # *mangle
         (3, None),  # COMMIT
-        (5, key("a")),  # :ONE
+        (5, key("b")),  # :TWO
         (6, None),  # :SHARED
-        (7, key("b")),  # :TWO
-        (8, key("b")),
-        (9, key("b")),
-        (10, key("a")),
-        (11, None),
+        (7, key("a")),  # :ONE
+        (8, key("a")),
+        (9, None),
+        (10, key("b")),
+        (11, key("b")),
         (12, None),  # COMMIT
         (13, None),
         (0, None),
@@ -115,3 +115,18 @@ def test_blocks_share_nothing() -> None:
     Block("nat").write("ONE", ["-j ACCEPT"])
 
     assert not Block("nat")
+
+
+def test_a_block_is_the_same_in_whatever_order_it_was_written() -> None:
+    """Chains from the last name to the first, rules from the first; a chain's own keep theirs."""
+    one, other = Block("nat"), Block("nat")
+    for block, chains in ((one, ("C", "A", "B")), (other, ("B", "C", "A"))):
+        for chain in chains:
+            block.write(chain, ["-j Z", "-j Y"])
+    text = Transaction([one]).text()
+
+    assert text == Transaction([other]).text()
+    assert [line[1] for line in text.splitlines() if line[0] == ":"] == ["C", "B", "A"]
+    assert [line[3:] for line in text.splitlines() if line.startswith("-A ")] == [
+        f"{chain} -j {to}" for chain in "ABC" for to in "ZY"
+    ]
