@@ -3,7 +3,6 @@ leaves behind."""
 
 from __future__ import annotations
 
-import os
 import re
 import tempfile
 from pathlib import Path
@@ -64,8 +63,6 @@ def _docker(request: pytest.FixtureRequest) -> Iterator[Docker]:
     try:
         with docker_running() as docker:
             docker.build()
-            # For prefixes of places, which run the docker command themselves.
-            os.environ |= {k: v for k, v in docker.env.items() if k == "DOCKER_HOST"}
             yield docker
             if request.config.getoption("--keep-cluster"):
                 docker.forget()

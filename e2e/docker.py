@@ -141,6 +141,12 @@ class Docker:
         """
         return run("docker", *argv, env=self.env, **options).stdout
 
+    @property
+    def command(self) -> tuple[str, ...]:
+        """How a command begins that reaches this daemon whatever environment it runs in."""
+        host = self.env.get("DOCKER_HOST")
+        return ("docker", "--host", host) if host else ("docker",)
+
     def inspect(self, name: str) -> dict[str, Any]:
         """Everything about a container, an image or a network."""
         found: dict[str, Any] = json.loads(self("inspect", name))[0]

@@ -32,7 +32,7 @@ class KindCluster(KubeCluster):
     ``ONENTH_KIND_IMAGE`` names another node image than kind's default.
     """
 
-    def __init__(self, docker: Docker, folder: Path, family: str) -> None:
+    def __init__(self, docker: Docker, folder: Path, family: str, failed: Path) -> None:
         self._docker = docker
         self.name = f"onenth-{secrets.token_hex(3)}"
         self._folder = folder
@@ -40,6 +40,7 @@ class KindCluster(KubeCluster):
         try:
             self._create(family)
         except BaseException:
+            self._export_logs(failed)
             self.close()
             raise
         super().__init__(
@@ -61,7 +62,7 @@ class KindCluster(KubeCluster):
         image = os.environ.get("ONENTH_KIND_IMAGE", "")
         self._kind(
             "create", "cluster", "--config", str(path), "--kubeconfig", str(self._kubeconfig),
-            "--wait", "180s", *(("--image", image) if image else ()),
+            "--wait", "180s", "--retain", *(("--image", image) if image else ()),
         )  # fmt: skip
         archive = self._folder / "images.tar"
         self._docker("save", "--output", str(archive), IMAGE, NEXT, timeout=300)
@@ -77,13 +78,13 @@ class KindCluster(KubeCluster):
         pod = self.kubectl.get("-n", namespace, "pod", place.prefix[-2])
         container = pod["status"]["containerStatuses"][0]["containerID"].rpartition("/")[2]
         node = pod["spec"]["nodeName"]
-        prefix = ("docker", "exec", "-i", node, "crictl", "exec", "-i", container)
+        prefix = (*self._docker.command, "exec", "-i", node, "crictl", "exec", "-i", container)
         return Place(place.name, prefix, place.python, place.ips, place.node)
 
     @contextlib.contextmanager
     def outage(self) -> Iterator[None]:
         """See ``Cluster``."""
-        with self._without_apiserver("docker", "exec", f"{self.name}-control-plane"):
+        with self._without_apiserver(*self._docker.command, "exec", f"{self.name}-control-plane"):
             yield
 
     def _restart_machine(self, node: str) -> None:
@@ -92,6 +93,10 @@ class KindCluster(KubeCluster):
     def collect(self, folder: Path) -> None:
         """See ``Cluster``."""
         super().collect(folder)
+        self._export_logs(folder)
+
+    def _export_logs(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
         run(
             "kind", "export", "logs", str(folder / "kind"), "--name", self.name,
             env=self._docker.env, check=False, timeout=300,
@@ -103,19 +108,30 @@ class KindCluster(KubeCluster):
 
 
 class MinikubeCluster(KubeCluster):
-    """A minikube profile of two nodes without kube-proxy."""
+    """A minikube profile without kube-proxy: one control plane, two workers.
 
-    def __init__(self, folder: Path) -> None:
+    Two workers, because the node that a test restarts must not be the control plane's.
+    """
+
+    def __init__(self, docker: Docker, folder: Path, failed: Path) -> None:
         self.name = f"onenth-{secrets.token_hex(3)}"
         kubeconfig = folder / "kubeconfig"
-        self._env = {**os.environ, "KUBECONFIG": str(kubeconfig)}
+        self._env = {**docker.env, "KUBECONFIG": str(kubeconfig)}
+        try:
+            self._create()
+        except BaseException:
+            self._export_logs(failed)
+            self.close()
+            raise
+        super().__init__(kubeconfig, "minikube", {})
+
+    def _create(self) -> None:
         # Only the API server is waited for: system pods need the Services that the agent serves.
         self._minikube(
-            "start", "--nodes", "2", "--wait", "apiserver",
+            "start", "--nodes", "3", "--wait", "apiserver",
             "--extra-config", "kubeadm.skip-phases=addon/kube-proxy",
         )  # fmt: skip
         self._minikube("image", "load", IMAGE, NEXT)
-        super().__init__(kubeconfig, "minikube", {})
 
     def _minikube(self, *argv: str) -> None:
         run("minikube", *argv, "--profile", self.name, env=self._env, timeout=_PATIENCE)
@@ -134,6 +150,10 @@ class MinikubeCluster(KubeCluster):
     def collect(self, folder: Path) -> None:
         """See ``Cluster``."""
         super().collect(folder)
+        self._export_logs(folder)
+
+    def _export_logs(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
         file = str(folder / "minikube.log")
         argv = ("minikube", "logs", "--profile", self.name, "--file", file)
         run(*argv, env=self._env, check=False, timeout=300)
@@ -160,7 +180,9 @@ def make_cluster(provider: str, config: pytest.Config, docker: Docker, folder: P
     try:
         made.set_up()
     except BaseException:
-        made.collect(_failed_folder(config))
+        folder = _failed_folder(config)
+        folder.mkdir(parents=True, exist_ok=True)
+        made.collect(folder)
         if not config.getoption("--keep-cluster"):
             made.close()
         raise
@@ -168,18 +190,16 @@ def make_cluster(provider: str, config: pytest.Config, docker: Docker, folder: P
 
 
 def _failed_folder(config: pytest.Config) -> Path:
-    folder = Path(config.getoption("--artifacts")) / "set-up"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    return Path(config.getoption("--artifacts")) / "set-up"
 
 
 def _make(provider: str, config: pytest.Config, docker: Docker, folder: Path) -> KubeCluster:
     if provider == "kind":
         need_program("kind")
-        return KindCluster(docker, folder, config.getoption("--ip-family"))
+        return KindCluster(docker, folder, config.getoption("--ip-family"), _failed_folder(config))
     if provider == "minikube":
         need_program("minikube")
-        return MinikubeCluster(folder)
+        return MinikubeCluster(docker, folder, _failed_folder(config))
     kubeconfig, url = config.getoption("--kubeconfig"), config.getoption("--api-server")
     if not kubeconfig or not url:
         raise UnsupportedError("--provider external needs --kubeconfig and --api-server")

@@ -129,7 +129,8 @@ class LocalAgents:
 
     def command(self, node: str, *argv: str) -> list[str]:
         """See ``Agents``."""
-        return ["docker", "exec", "--interactive", self._container(self._node(node)), *argv]
+        name = self._container(self._node(node))
+        return [*self._docker.command, "exec", "--interactive", name, *argv]
 
     def metrics(self, node: str) -> str:
         """See ``Agents``."""

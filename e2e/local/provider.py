@@ -140,7 +140,7 @@ class LocalCluster:
     def node(self, name: str) -> Place:
         """See ``Cluster``."""
         node = self._node(name)
-        prefix = ("docker", "exec", "--interactive", node.container)
+        prefix = (*self._docker.command, "exec", "--interactive", node.container)
         return Place(name, prefix, "python", node.ips, name)
 
     def steady(self, place: Place) -> Place:

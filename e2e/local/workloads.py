@@ -59,7 +59,7 @@ class LocalWorkload:
         return [self._place(pod) for pod in self._pods if pod.name not in self._terminating]
 
     def _place(self, pod: Pod) -> Place:
-        prefix = ("docker", "exec", "--interactive", pod.container)
+        prefix = (*self._docker.command, "exec", "--interactive", pod.container)
         return Place(pod.name, prefix, "python", pod.ips, pod.node.name)
 
     def scale(self, replicas: int) -> None:
@@ -114,10 +114,13 @@ class LocalWorkload:
         self._terminating.add(pod.name)
         self._publish()
         time.sleep(GRACE)
-        self._machines.stop_pod(pod)
+        self._machines.kill_pod(pod)
         self._terminating.discard(pod.name)
         self._pods.remove(pod)
         self._publish()
+        # Last: on a busy machine it takes seconds, and until the slice is changed the resolvers
+        # that had this pod wait.
+        self._machines.stop_pod(pod)
 
     def attach(self, service: Service) -> None:
         """Keep the slices of a Service up to date from now on."""
