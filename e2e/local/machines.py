@@ -226,6 +226,10 @@ class Machines:
         self._ip(pod.node.container, here)
         self._ip(pod.container, there)
 
+    def kill_pod(self, pod: Pod) -> None:
+        """End a pod's server; its container stays."""
+        self._docker("kill", pod.container)
+
     def stop_pod(self, pod: Pod) -> None:
         """Kill a pod's container and remove it."""
         self._docker("rm", "--force", pod.container)

@@ -35,8 +35,8 @@ def ask(connection: socket.socket, number: int) -> int:
                 reply = connection.recv(4096)
                 if reply[:2] == query[:2]:
                     return attempt
-        except OSError:  # an ICMP error of the try before: as good as no answer
-            time.sleep(max(0.0, min(0.1, end - time.monotonic())))
+        except OSError:  # an ICMP error of the try before: as good as no answer, and not sooner
+            time.sleep(max(0.0, end - time.monotonic()))
     return 0
 
 
