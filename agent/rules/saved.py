@@ -104,7 +104,8 @@ def read_save(text: str) -> Saved:
     """
     saved = Saved()
     frame = _Frame[SavedChain](SavedChain)
-    last, rules = "", []
+    last: str | None = None
+    rules: list[SavedRule] = []
     for number, line in _lines(text):
         if line.startswith("-A "):
             name, _, rule = line[3:].partition(" ")
@@ -112,7 +113,7 @@ def read_save(text: str) -> Saved:
                 last, rules = name, frame.chain(number, line, name).rules
             rules.append(SavedRule(rule, number))
             continue
-        last = ""  # chains of another table may have the same names
+        last = None  # chains of another table may have the same names
         if line.startswith(("[", "-I ")):
             _take_rule(saved, frame, number, line)
         elif line.startswith("#"):

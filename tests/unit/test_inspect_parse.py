@@ -332,10 +332,7 @@ def test_a_built_in_chain_is_there_once_something_is_inserted() -> None:
         ("X", "-", 2),
         ("OUTPUT", "ACCEPT", 3),
     ]
-    assert [(one.text, one.line) for one in found["OUTPUT"].rules] == [
-        ("-j RETURN", 4),
-        ("-j X", 3),
-    ]
+    assert found["OUTPUT"].rules == [SavedRule("-j RETURN", 4), SavedRule("-j X", 3)]
     for text, why in (
         ("*nat\n-I y -j DROP\nCOMMIT\n", "line 2: a rule of chain y, which no line above declares"),
         ("*nat\n-I Y-Z -j DROP\nCOMMIT\n", "line 2: a rule of chain Y-Z, which no"),
@@ -352,11 +349,13 @@ WHOLE = """\
 :INPUT DROP [10:600]
 
 # Warning: "odd
+#note
 -A X -j A
 -A X
 [5:300] -A INPUT -m comment --comment "a
 b" -j X
 [6:400] -I OUTPUT
+-I X -j C
 COMMIT
 # Completed on Sun Nov 29 20:50:00 2026
 *raw
@@ -374,21 +373,23 @@ def test_everything_that_a_dump_says() -> None:
     assert found == Saved(
         tables={
             "filter": {
-                "X": SavedChain("X", "-", 3, [SavedRule("-j A", 7), SavedRule("", 8)]),
-                "INPUT": SavedChain(
-                    "INPUT", "DROP", 4, [SavedRule('-m comment --comment "a\nb" -j X', 9, 5, 300)]
+                "X": SavedChain(
+                    "X", "-", 3, [SavedRule("-j C", 13), SavedRule("-j A", 8), SavedRule("", 9)]
                 ),
-                "OUTPUT": SavedChain("OUTPUT", "ACCEPT", 11, [SavedRule("", 11, 6, 400)]),
+                "INPUT": SavedChain(
+                    "INPUT", "DROP", 4, [SavedRule('-m comment --comment "a\nb" -j X', 10, 5, 300)]
+                ),
+                "OUTPUT": SavedChain("OUTPUT", "ACCEPT", 12, [SavedRule("", 12, 6, 400)]),
             },
-            "raw": {"X": SavedChain("X", "-", 15, [SavedRule("-j B", 16)])},
+            "raw": {"X": SavedChain("X", "-", 17, [SavedRule("-j B", 18)])},
         },
-        remarks=['Warning: "odd'],
+        remarks=['Warning: "odd', "note"],
         counted=True,
         generator="iptables-save v1.8.9 (nf_tables)",
     )
-    assert parse_save(WHOLE.replace("-I OUTPUT", "-A INPUT")) == {
+    assert parse_save(WHOLE.replace("-I OUTPUT", "-A INPUT").replace("-I", "-A")) == {
         "filter": {
-            "X": ["-j A", ""],
+            "X": ["-j A", "", "-j C"],
             "INPUT": ['-m comment --comment "a\nb" -j X', ""],
         },
         "raw": {"X": ["-j B"]},
@@ -437,6 +438,7 @@ LONG = "x" * 79
             "*nat\n-A X -j A\nCOMMIT",
             "line 2: a rule of chain X, which no line above declares",
         ),
+        ("*nat\n-A  -j A\nCOMMIT", "line 2: a rule of chain , which no line above declares"),
         (
             "*nat\n:X -\nCOMMIT\n*raw\n-A X",
             "line 5: a rule of chain X, which no line above declares",

@@ -139,22 +139,25 @@ def test_one_rule_more_concerns_its_way_alone() -> None:
 
 def test_a_branch_goes_with_all_below_it() -> None:
     """And comes back with it; nothing of it is kept in between."""
-    upper, lower = Branch(28, 0xA00000), Branch(32, 0xA000001)
+    branches = {Branch(28, 0xA00000), Branch(32, 0xA000001), Branch(36, 0xA0000010)}
     with mock.patch.multiple(radix, LIMIT=2, INLINE=1):
-        rules = [("10.0.0.1", 80), ("10.0.0.1", 81), ("10.0.0.2", 80), ("10.0.0.17", 80)]
-        found = filled(rules)
-        assert found.chains.keys() == {ROOT, upper, lower}
-        assert found.count == 2 + 2 + 2
+        found = filled([("10.0.0.1", 80), ("10.0.0.17", 80)])
+        more = [
+            entry(found, "10.0.0.1", 81),
+            entry(found, "10.0.0.1", 80, "udp"),
+            entry(found, "10.0.0.2", 80),
+        ]
         for _ in range(2):
-            for address, port in rules[1:3]:
-                found.remove(entry(found, address, port))
-            assert found.flush() == ({ROOT}, {upper, lower})
+            for one in more:
+                found.add(one)
+            assert found.flush() == (branches | {ROOT}, set())
+            assert found.chains.keys() == branches | {ROOT}
+            assert found.count == 2 + 2 + 2 + 2
+            for one in more:
+                found.remove(one)
+            assert found.flush() == ({ROOT}, branches)
             assert texts(found) == ["10.0.0.1 tcp 80 0", "10.0.0.17 tcp 80 0"]
             assert (found.count, list(found._children), found._jumps) == (2, [ROOT], {})
-            for address, port in rules[1:3]:
-                found.add(entry(found, address, port))
-            assert found.flush() == ({ROOT, upper, lower}, set())
-            assert found.count == 6
 
 
 def test_a_branch_goes_and_leaves_what_is_below_it() -> None:

@@ -101,11 +101,19 @@ def test_a_port_changes(world: World) -> None:
 
 def test_changes_are_told_once(world: World) -> None:
     """At first, and whenever a port or a count is different; not for anything else."""
+    assert HealthPorts(Family.V4).take_changed()
     assert world.ports.take_changed()
+    assert not world.ports.take_changed()
+    world.store.put_service(service("plain", "10.96.0.2"))
+    world.look()
     assert not world.ports.take_changed()
     world.store.put_slice(endpoint_slice(endpoint("10.0.0.2", node=NODE)))
     world.look()
     assert not world.ports.take_changed()
     world.store.put_slice(endpoint_slice())
+    world.look()
+    assert world.ports.take_changed()
+    world.store.put_service(service("plain", "10.96.0.3"))
+    world.store.put_slice(endpoint_slice(endpoint("10.0.0.1", node=NODE)))
     world.look()
     assert world.ports.take_changed()
