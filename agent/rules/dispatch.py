@@ -177,7 +177,6 @@ class _Trees:
         self._by_address = Radix(address_bits, self._namer("address"))
         self._by_port = Radix(0, self._namer("port"))
         self._branches: dict[str, tuple[Radix, Branch]] = {}
-        self._count = 0
 
     def radix(self, portal: Portal) -> Radix:
         """Where a portal belongs."""

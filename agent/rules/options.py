@@ -52,9 +52,7 @@ def _destination(value: str, negated: bool) -> Match:  # noqa: FBT001  called by
 def _host(cidr: str) -> str:
     """An address without a prefix that says nothing."""
     if ":" not in cidr:
-        if cidr.endswith(("/32", "/255.255.255.255")):
-            return cidr.partition("/")[0]
-        return cidr
+        return cidr.removesuffix("/32").removesuffix("/255.255.255.255")
     if "." in cidr:
         cidr = _without_dots(cidr)
     return cidr.removesuffix("/128")

@@ -177,7 +177,7 @@ def _end_of_group(words: list[str], position: int) -> int:
     """Where the options of a module end: at another module, a generic option or a target."""
     while position < len(words):
         at = position + (words[position] == "!")
-        name = words[at] if at < len(words) else ""
+        name = words[at]
         if name == "-m" or name in _TARGET_OPTIONS or name in _GENERIC:
             return position
         position = at + 1

@@ -184,7 +184,7 @@ class Radix:
         for child in children:
             on_way = key is not None and self._covers(child, key)
             if on_way or child not in self.chains:
-                self._build(child, key if on_way else None, built)
+                self._build(child, key, built)
 
     def _slice(self, branch: Branch) -> tuple[int, int]:
         low = branch.value << (self._total - branch.bits)

@@ -103,7 +103,7 @@ class RuleSet:
     def recompile(self, everything: Iterable[Record], node: NodeView | None = None) -> set[Key]:
         """Compile everything anew, perhaps for a node that has changed."""
         self.node = node or self.node
-        self._changed |= {*static_chains(self.node), Place.NAT_SERVICES.value}
+        self._changed = {*static_chains(self.node), Place.NAT_SERVICES.value}
         return {record.key for record in everything if self._compile(record)}
 
     def _count(self, record: Record) -> None:

@@ -72,7 +72,7 @@ def integer(text: str) -> int:
         ParseError: it is none.
     """
     digits = text.lower()
-    base = 16 if digits.startswith("0x") else 8 if digits.startswith("0") and digits != "0" else 10
+    base = 16 if digits.startswith("0x") else 8 if digits.startswith("0") else 10
     try:
         return int(digits, base)
     except ValueError:

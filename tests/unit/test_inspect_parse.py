@@ -312,6 +312,15 @@ def test_a_comment_may_hold_anything() -> None:
     assert parse_save(text)["mangle"]["INPUT"] == [entry.text]
 
 
+def test_a_line_end_within_the_second_of_two_texts() -> None:
+    """Quotation marks are counted over the whole line."""
+    rule = '-m comment --comment "a" -j LOG --log-prefix "b\nc"'
+    text = f"*nat\n:X - [0:0]\n-A X {rule}\nCOMMIT\n"
+
+    assert parse_save(text) == {"nat": {"X": [rule]}}
+    assert read_save(text).tables["nat"]["X"].rules == [SavedRule(rule, 3)]
+
+
 def test_restore_input_is_read_as_the_kernel_would_hold_it() -> None:
     """What is inserted stands in front, in reverse."""
     text = "*nat\n:X - [0:0]\n-I OUTPUT -j X\n-I OUTPUT -j RETURN\n-A X -j DROP\nCOMMIT\n"
@@ -469,7 +478,7 @@ def test_a_text_without_a_table(text: str, *, good: bool) -> None:
     if good:
         assert read_save(text).tables == {}
     else:
-        with pytest.raises(ParseError, match="line 1: "):
+        with pytest.raises(ParseError, match=r"^line 1: "):
             read_save(text)
 
 

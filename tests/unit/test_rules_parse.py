@@ -203,6 +203,8 @@ S, D, O = rules.Source, rules.Destination, rules.Other  # noqa: E741  the letter
             [O("-m statistic --mode random --probability 0.4")],
         ),
         ("-m statistic --mode nth --every 2", [O("-m statistic --mode nth --every 2")]),
+        ("-m recent -s ::1", [O("-m recent"), S("::1")]),
+        ("-m statistic -s ::1", [O("-m statistic"), S("::1")]),
         ("-m recent --set", [rules.Recent("DEFAULT")]),
         ("-m recent --set --name K --rsource", [rules.Recent("K")]),
         ("-m recent --set --name K --seconds 5", [O("-m recent --set --name K --seconds 5")]),
@@ -227,6 +229,7 @@ S, D, O = rules.Source, rules.Destination, rules.Other  # noqa: E741  the letter
             "-m set --match-set b src ! -s ::1",
             [O("-m set --match-set b src"), S("::1", negated=True)],
         ),
+        ("-m socket -s ::1", [O("-m socket"), S("::1")]),
         ('-m string --string "a b" -o eth0', [O('-m string --string "a b"'), O("-o eth0")]),
     ],
 )
@@ -277,6 +280,7 @@ def test_the_order_of_matches_when_compared() -> None:
     )
 
     assert canonical(rules.Rule(matches[::-1], rules.DROP)) == rules.Rule(matches, rules.DROP)
+    assert canonical(rules.Rule((D("::1"), S("::1")), None)).matches == (S("::1"), D("::1"))
     two = rules.Rule((S("10.0.0.2"), S("10.0.0.1")), None)
     assert canonical(two) == two
 
@@ -287,6 +291,7 @@ def test_the_order_of_matches_when_compared() -> None:
         ("-s", "the rule ends behind '-s': -s"),
         ("-s ::1 -m", "the rule ends behind '-m': -s ::1 -m"),
         ("! -s", "the rule ends behind '-s': ! -s"),
+        ("-m set --foo !", "the rule ends behind '!': -m set --foo !"),
         ("-m recent --name", "the rule ends behind '--name': -m recent --name"),
         ("-s ::1 stray -j A", "'stray' stands where an option should: -s ::1 stray -j A"),
         ("! stray -j A", "'stray' stands where an option should: ! stray -j A"),

@@ -114,6 +114,7 @@ def test_each_kind_of_which_there_are_many(ours: str, theirs: str) -> None:
         "-m comment --comment a",
         '-m comment --comment "a b"',
         "-m recent --name K --set -j A",
+        "-m recent --name K --set ! -i eth0 -j A",
         "-m recent --name K --rcheck --seconds 60 --reap -i eth0 -j A",
         '-m comment --comment "a b" -m addrtype --dst-type LOCAL -m tcp -p tcp --dport 80 -j A',
     ],

@@ -84,6 +84,20 @@ def test_ports_of_one_address_are_told_apart_by_protocol_and_range() -> None:
     ] + ["-m tcp -p tcp -d 10.96.0.1 --dport 4128:4143 -j B48-a6000010102"]
 
 
+def test_ports_of_another_protocol() -> None:
+    """A range of ports is one of the protocol's."""
+    found = tree()
+    for port in range(4096, 4096 + 33):
+        found.add(entry(found, "10.96.0.1", port, "udp"))
+    found.flush()
+
+    assert texts(found) == [
+        "-m udp -p udp -d 10.96.0.1 --dport 4096:4111 -j B48-a6000011100",
+        "-m udp -p udp -d 10.96.0.1 --dport 4112:4127 -j B48-a6000011101",
+        "10.96.0.1 udp 4128 0",
+    ]
+
+
 def test_rules_without_an_address() -> None:
     """Node ports are told apart by protocol and port alone."""
     found = filled((("", 30000 + n) for n in range(33)), 0)
@@ -120,7 +134,7 @@ def test_a_rule_that_is_not_there_cannot_be_removed() -> None:
     """That would be a fault of the caller, and is not passed over."""
     found = filled([("10.0.0.1", 80)])
 
-    with pytest.raises(KeyError):
+    with pytest.raises(KeyError, match="tcp 81"):
         found.remove(entry(found, "10.0.0.1", 81))
 
 
@@ -184,6 +198,23 @@ def test_single_ports_are_told_apart() -> None:
         "-m tcp -p tcp -d 10.0.0.1 --dport 80 -j B52-a00000100050",
         "10.0.0.1 tcp 81 0",
     ]
+
+
+def test_many_rules_at_once_change_what_differs() -> None:
+    """A tree that is built anew has the branches that it had, and those have not changed."""
+    found = filled((f"10.96.7.{last}", 80) for last in range(33))
+    for last in range(65):
+        found.add(entry(found, f"10.97.{last}.1", 80))
+    changed, gone = found.flush()
+
+    assert {ROOT, Branch(16, 0xA60)} < changed
+    assert changed.isdisjoint({Branch(28, 0xA60070), Branch(28, 0xA60071)})
+    assert gone == set()
+    assert found.count == sum(map(len, found.chains.values()))
+    for last in range(65):
+        found.remove(entry(found, f"10.97.{last}.1", 80))
+    assert found.flush() == ({ROOT}, changed - {ROOT})
+    assert found.count == 35
 
 
 ADDRESSES = st.sampled_from([f"10.{a}.0.{b}" for a in (0, 96, 97) for b in (1, 2, 17, 18, 200)])

@@ -71,6 +71,20 @@ def test_a_service_without_rules_is_absent() -> None:
     assert [chain for chain in world.rules.tables()["nat"] if "SVC" in chain] == []
 
 
+def test_a_service_that_gets_its_first_endpoint() -> None:
+    """It is refused no longer, and only then are there endpoints to count."""
+    world = World().put(service("a"))
+    world.update()
+    assert world.rules.total_endpoints == 0
+    assert len(world.rules.shared(("filter", "KUBE-SERVICES"))) == 1
+    assert len(world.rules.shared(SERVICES)) == 1  # the way to node ports
+
+    world.put(a=1).update()
+    assert world.rules.total_endpoints == 1
+    assert world.rules.shared(("filter", "KUBE-SERVICES")) == []
+    assert len(world.rules.shared(SERVICES)) == 2
+
+
 def test_ports_of_a_service_come_and_go() -> None:
     """A port that is renamed takes its chains and portals with it."""
     world = World().put(service("a", ports=[{"name": "x", "port": 1}, {"name": "y", "port": 2}]))
@@ -145,6 +159,17 @@ def test_shared_chains_that_changed() -> None:
     assert ("nat", "KUBE-MARK-MASQ") in world.rules.take_changes()[0]
 
 
+def test_a_chain_that_stands_no_longer_has_not_changed() -> None:
+    """Whoever asks for what changed can have the rules of all of it."""
+    world = World()
+    world.rules.recompile(world.store, NodeView(Family.V4, NODE, localhost_node_ports=True))
+    world.rules.recompile(world.store, VIEW)
+    changed, _ = world.rules.take_changes()
+
+    assert ("filter", "KUBE-FIREWALL") not in changed
+    assert {len(world.rules.shared(chain)) for chain in changed} == {0, 1, 3}
+
+
 def test_the_node_port_rule_stays_last() -> None:
     """Whatever Services come, in either layout."""
     for layout in ("flat", "tree"):
@@ -180,6 +205,22 @@ def test_numbers() -> None:
         assert world.rules.counts() == {
             table: sum(map(len, chains.values())) for table, chains in world.rules.tables().items()
         }
+
+
+def test_traffic_that_is_dropped_here_is_counted() -> None:
+    """Service ports whose endpoints are all elsewhere, by the traffic that must stay here."""
+    local: dict[str, Any] = {"type": "NodePort", "externalTrafficPolicy": "Local"}
+    world = World().put(
+        service("a", **local),
+        service("b", "10.96.0.2", **local),
+        service("c", "10.96.0.3", **local, internalTrafficPolicy="Local"),
+        a=1, b=1, c=1,
+    )  # fmt: skip
+    world.update()
+    assert world.rules.without_local_endpoints() == (1, 3)
+    world.store.put_service(service("b", "10.96.0.2"))
+    world.update()
+    assert world.rules.without_local_endpoints() == (1, 2)
 
 
 def test_the_layout_by_itself_grows_a_tree_and_is_flat_again() -> None:

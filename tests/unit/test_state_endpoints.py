@@ -277,6 +277,7 @@ def test_one_name_may_have_several_numbers() -> None:
     two = endpoint_slice("10.0.0.1", name="b", ports=[{"name": "http", "port": 9090}])
 
     assert [e.address for e in merged(one, two)[HTTP]] == ["10.0.0.1:8080", "10.0.0.1:9090"]
+    assert count(states(one, two), V4) == {HTTP: 2}
 
 
 @pytest.mark.parametrize(

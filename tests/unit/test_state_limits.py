@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import ipaddress
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
+from msgspec.structs import replace
 
 from agent.rules.ruleset import RuleSet
-from agent.state.limits import MOST_ENDPOINTS, MOST_PORTS
+from agent.state import limits
+from agent.state.endpoints import slice_state
+from agent.state.limits import MOST_ENDPOINTS, MOST_PORTS, bounded
 from agent.state.store import Store
 from agent.state.values import Family, NodeView
 from tests.fakes.cluster import NODE, endpoint_slice, key, service
+
+if TYPE_CHECKING:
+    from agent.state.endpoints import SliceState
 
 POD = int(ipaddress.IPv4Address("10.128.0.0"))
 CROWDED = "its Service has more than 10000 endpoints, times ports; some are unused"
@@ -109,6 +116,27 @@ def test_each_node_uses_another_part_and_keeps_it() -> None:
     assert 4_500 < len(first & second) < 5_500  # half, if the choices have nothing in common
     assert len(first - after) <= 1
     assert len(after - first) <= 1
+
+
+def test_which_part_a_node_uses() -> None:
+    """Another than the next node, whatever the order; one that goes costs its own place only."""
+    some = [endpoint_slice(*endpoints(n * 20, 20), service="big", name=f"s{n}") for n in range(4)]
+    slices = [state for state in (slice_state(one, NODE)[0] for one in some) if state]
+
+    def part(slices: list[SliceState], node: str) -> set[str]:
+        found = bounded(slices, Family.V4, {("http", "tcp")}, node)
+        return {one.ip for state in found for one in state.endpoints}
+
+    with mock.patch.object(limits, "MOST_ENDPOINTS", 40):
+        mine, other = part(slices, NODE), part(slices, "node-b")
+        fewer = [replace(slices[0], endpoints=slices[0].endpoints[10:]), *slices[1:]]
+        gone = {one.ip for one in slices[0].endpoints[:10]}
+
+        assert len(mine) == len(other) == 40
+        assert 10 < len(mine & other) < 30
+        assert part(slices[::-1], NODE) == mine
+        assert mine - part(fewer, NODE) == mine & gone
+        assert len(part(fewer, NODE)) == 40
 
 
 def test_more_ports_are_named_and_the_first_ones_work() -> None:

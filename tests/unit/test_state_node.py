@@ -219,7 +219,7 @@ def test_primary_without_an_address_is_nowhere() -> None:
 
 def test_an_address_on_two_interfaces_counts_once() -> None:
     """The order is that of the interfaces."""
-    facts = KernelFacts(addresses=("192.0.2.3/24", "192.0.2.2/24", "192.0.2.3/32", "junk"))
+    facts = KernelFacts(addresses=("192.0.2.3/24", "192.0.2.2", "192.0.2.3/32", "junk"))
 
     assert view(facts=facts, node_port_addresses=("192.0.2.0/24",)).node_port_ips == (
         "192.0.2.3",

@@ -282,6 +282,16 @@ def test_a_list_replaces_what_it_lacks(store: Store) -> None:
     assert store.replace_services([]) == FOUR
 
 
+def test_a_list_hands_on_the_problems_of_all(store: Store) -> None:
+    """In the order of the objects."""
+    change = store.replace_services([service(n, externalIPs=[n]) for n in ("x", "y")])
+
+    assert [(problem.key.name, problem.text) for problem in change.problems] == [
+        ("x", "external IP 'x' is not an address"),
+        ("y", "external IP 'y' is not an address"),
+    ]
+
+
 def test_a_list_is_as_good_as_single_events(store: Store) -> None:
     """A relist that says what is known changes nothing."""
     store.put_service(service())
