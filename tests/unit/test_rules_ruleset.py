@@ -96,6 +96,17 @@ def test_ports_of_a_service_come_and_go() -> None:
     assert len(world.rules.shared(("filter", "KUBE-SERVICES"))) == 1
 
 
+def test_a_layout_that_is_chosen_is_there_from_the_start() -> None:
+    """Flat unless a tree is asked for; and a cluster without endpoints is not large."""
+    assert [RuleSet(VIEW, layout).tree for layout in ("flat", "auto", "tree")] == [
+        False,
+        False,
+        True,
+    ]
+    assert not RuleSet(VIEW).tree
+    assert RuleSet(VIEW).comments is True
+
+
 def test_what_is_set_aside_compiles_to_nothing() -> None:
     """Its endpoints still count, so that others keep their comments or their lack of them."""
     world = World().put(service("a"), a=3)
@@ -257,6 +268,20 @@ def test_branches_are_gone_when_the_layout_is_flat_again() -> None:
     assert changed <= left
 
 
+def test_branches_of_a_tree_before_the_last_one_are_gone_too() -> None:
+    """Though nobody has asked in between."""
+    ports = [{"name": f"p{n}", "port": n + 1} for n in range(300)]
+    world = World("auto")
+    world.put(service("a", ports=ports)).update()
+    first = {chain for chain in world.rules.shared_ids() if is_tree_chain(chain[1])}
+    world.rules.take_changes()
+    for obj in (service("a"), service("a", "10.96.0.9", ports=ports), service("a")):
+        world.put(obj).update()
+
+    assert first
+    assert first <= world.rules.take_changes()[1]
+
+
 PLACES = st.tuples(st.integers(0, 3), st.integers(1, 40))
 PORTS = st.sampled_from([53, 80, 443, 8000, 8080])
 KINDS = st.lists(
@@ -333,16 +358,22 @@ def test_own_chains_are_those_of_all_ports() -> None:
 def test_branches_come_behind_those_below_them() -> None:
     """So that each can be written before the chains that jump to it; by table, flat has none."""
     with mock.patch.multiple(radix, LIMIT=4, INLINE=1):
-        world = World("tree").put(*(service(f"s{n}", f"10.96.{n % 5}.{n}") for n in range(60)))
+        world = World("tree").put(
+            *(service(f"s{n}", f"10.{96 + n % 2}.{n % 5}.{n}") for n in range(60))
+        )
         world.put(**{f"s{n}": 1 for n in range(40)}).update()
         for table in ("nat", "filter"):
             branches = list(world.rules.dispatch.branches(table))
             chains = [chain for of, chain in world.rules.shared_ids() if of == table]
+            assert len(branches) > 2
             assert sorted(branches) == sorted(filter(is_tree_chain, chains))
+            nested = False
             for position, branch in enumerate(branches):
                 texts = [text for _, text in world.rules.shared((table, branch))]
                 below = {text.rpartition(" -j ")[2] for text in texts if " -j KUBE-SVC-T" in text}
                 assert below <= set(branches[:position])
+                nested = nested or bool(below)
+            assert nested
 
     assert World("flat").rules.dispatch.branches("nat") == ()
 

@@ -268,9 +268,10 @@ def test_facts_of_the_kernel_are_passed_on() -> None:
 
 
 def test_settings_are_passed_on() -> None:
-    """Name, zone, mark and masquerade_all."""
-    found = view(info=NodeInfo(zone="z"), masquerade_bit=31, masquerade_all=True)
+    """Name, zone, host name, mark and masquerade_all."""
+    found = view(info=NodeInfo(zone="z", hostname="h"), masquerade_bit=31, masquerade_all=True)
 
+    assert found.hostname == "h"
     assert (found.name, found.zone, found.masquerade_bit, found.masquerade_all) == (
         NODE,
         "z",
