@@ -228,14 +228,17 @@ class KubeCluster:
         manifest, away = f"/etc/kubernetes/manifests/{_APISERVER}", f"/root/{_APISERVER}"
         run(*on_control_plane, "mv", manifest, away)
         try:
-            wait_for("the API server is gone", lambda: not self._api_answers(), timeout=120)
+            # While it ends it is not ready any more, but goes on with what it has, for half a minute.
+            wait_for(
+                "the API server is gone", lambda: not self._api_answers("/version"), timeout=120
+            )
             yield
         finally:
             run(*on_control_plane, "mv", away, manifest)
             wait_for("the API server is back", self._api_answers, timeout=240, interval=0.5)
 
-    def _api_answers(self) -> bool:
-        argv = (*self.kubectl.prefix, "get", "--raw", "/readyz", "--request-timeout=5s")
+    def _api_answers(self, path: str = "/readyz") -> bool:
+        argv = (*self.kubectl.prefix, "get", "--raw", path, "--request-timeout=5s")
         return run(*argv, check=False, timeout=30).returncode == 0
 
     def restart_node(self, node: str) -> None:
