@@ -228,7 +228,7 @@ class KubeCluster:
         manifest, away = f"/etc/kubernetes/manifests/{_APISERVER}", f"/root/{_APISERVER}"
         run(*on_control_plane, "mv", manifest, away)
         try:
-            # While it ends it is not ready any more, but goes on with what it has, for half a minute.
+            # While it ends it is not ready any more, but goes on with what it has for a while.
             wait_for(
                 "the API server is gone", lambda: not self._api_answers("/version"), timeout=120
             )
