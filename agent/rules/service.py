@@ -118,7 +118,7 @@ def compile_port(
     node: NodeView,
     made: EndpointChains,
     *,
-    comments: bool = True,
+    comments: bool,
 ) -> Compiled:
     """Compile one service port for this node.
 

@@ -419,6 +419,7 @@ LONG = "x" * 79
         ("[0:0] -A X", "line 1: '[0:0] -A X' stands outside of a table"),
         ("-D X", "line 1: '-D X' stands outside of a table"),
         ("-A X", "line 1: '-A X' stands outside of a table"),
+        ("-A  -j A", "line 1: '-A  -j A' stands outside of a table"),
         ("*nat", "line 1: the text ends without COMMIT, so it has been cut short"),
         ("*nat ;", "line 1: '*nat ;' is not the name of a table"),
         (

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.cluster.objects import EndpointSlice, Key, Service
+from agent.state.services import AddressPolicy
 from agent.state.store import Change, Store
 from agent.state.values import Endpoint, Family, ServicePort
 from tests.fakes.cluster import NODE, endpoint, endpoint_slice, key, service
@@ -218,6 +219,25 @@ def test_a_slice_that_moves_leaves_its_old_service(store: Store) -> None:
     assert sorted(changed(store, since)) == ["new", "old"]
     assert ips(store, "old") == []
     assert ips(store, "new") == ["10.0.0.1"]
+
+
+def test_a_slice_that_moves_to_nobody_leaves_its_old_service(store: Store) -> None:
+    """That is a change, though the Service that it names does not exist."""
+    store.put_service(service())
+    store.put_slice(endpoint_slice("10.0.0.1", name="s"))
+
+    assert store.put_slice(endpoint_slice("10.0.0.1", service="never", name="s")) == FOUR
+    assert ips(store) == []
+
+
+def test_addresses_that_the_configuration_does_not_allow() -> None:
+    """They are in no record."""
+    store = Store(NODE, AddressPolicy(external=()))
+    store.put_service(service(externalIPs=["198.51.100.1"]))
+    record = store.get(key())
+
+    assert record is not None
+    assert [port.external_ips for port in record.service_ports(V4)] == [()]
 
 
 @pytest.mark.parametrize("labels", [{}, {"kubernetes.io/service-name": ""}])
