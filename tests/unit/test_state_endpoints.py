@@ -29,7 +29,9 @@ def merged(*slices: EndpointSlice, family: Family = V4) -> dict[PortId, tuple[En
 
 
 def problems(one: EndpointSlice) -> list[str]:
-    return [problem.text for problem in slice_state(one, NODE)[1]]
+    found = slice_state(one, NODE)[1]
+    assert {problem.key for problem in found} <= {key("web-1")}
+    return [problem.text for problem in found]
 
 
 def test_every_field_of_an_endpoint() -> None:

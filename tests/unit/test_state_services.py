@@ -164,6 +164,13 @@ def test_a_bad_external_ip_costs_only_itself() -> None:
     assert problems(obj) == [f"external IP {'x' * 80!r} is not an address"]
 
 
+def test_one_port_may_have_as_many_addresses_as_a_service() -> None:
+    """Addresses are counted once for every port, and there is one."""
+    many = [f"198.51.{n // 250}.{n % 250}" for n in range(6000)]
+
+    assert one(service(externalIPs=many)).external_ips == tuple(many)
+
+
 def test_load_balancer_addresses_that_count() -> None:
     """Host names and addresses in mode Proxy are no destinations here (KEP-1860)."""
     obj = service(
@@ -249,6 +256,13 @@ def test_a_load_balancer_that_is_open_by_mistake(ranges: Any, ips: Any, exposed:
                 "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 86400}},
             },
             86400,
+        ),
+        (
+            {
+                "sessionAffinity": "ClientIP",
+                "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 1}},
+            },
+            1,
         ),
         (
             {
