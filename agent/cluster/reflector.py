@@ -114,6 +114,10 @@ class Backoff:
         self._failures += 1
         return self._rng.uniform(0.0, bound)
 
+    def short(self) -> float:
+        """Return a first delay, whatever has failed so far; it counts as no failure."""
+        return self._rng.uniform(0.0, min(self._cap, self._first))
+
     def reset(self) -> None:
         """Forget the failures so far."""
         self._failures = 0
@@ -160,6 +164,8 @@ class Reflector:
         self._opened_at = math.inf
         self._expired_lists = 0
         self._garbled = 0
+        #: A version expired, and no watch has been healthy since.
+        self._expired = False
         self._unknown: set[str] = set()
         self._contact_at = clock()
         self.listed = False
@@ -257,12 +263,17 @@ class Reflector:
             healthy = self._clock() - self._opened_at >= self._settings.healthy_after
             if healthy:
                 self._backoff.reset()
+                self._expired = False
             if failure is None and healthy:
                 self._log.debug("watch ended in good order", version=self._version)
                 continue
             relist = self._needs_list(failure)
             said = f"watch {end.value}" + (", listing again" if relist else "")
-            self._pause(said, failure)
+            # After an outage that was long enough, all that is missing is a list. But a server that
+            # says so at every watch must not be asked for one list after the other.
+            soon = end is WatchEnd.EXPIRED and not self._expired
+            self._expired |= soon
+            self._pause(said, failure, soon=soon)
             if relist:
                 return
 
@@ -316,9 +327,10 @@ class Reflector:
         self._contact_at = self._clock()
         self._observer.contact(self._resource.kind)
 
-    def _pause(self, said: str, error: ApiError | None) -> None:
-        """Log and wait, as long as the server asks and the failures so far suggest."""
-        delay = self._backoff.next() + (error.retry_after if error is not None else 0.0)
+    def _pause(self, said: str, error: ApiError | None, *, soon: bool = False) -> None:
+        """Log and wait: as the server asks, and unless ``soon`` as the failures so far suggest."""
+        delay = self._backoff.short() if soon else self._backoff.next()
+        delay += error.retry_after if error is not None else 0.0
         self._log.warning(
             said,
             error=str(error) if error is not None else "the server ended it early",

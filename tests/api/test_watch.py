@@ -212,9 +212,22 @@ def test_versions_that_always_expire_do_not_make_a_tight_loop(
 
     at = [request.at for request in server.seen("list", "services")]
     gaps = [late - early for early, late in itertools.pairwise(at)]
-    # The first delay is at most 10 ms, and each may be twice the one before.
-    for gap, expected in zip(gaps, [0.01, 0.02, 0.04, 0.08, 0.16], strict=False):
+    # The first two delays are at most 10 ms, and then each may be twice the one before.
+    for gap, expected in zip(gaps, [0.01, 0.01, 0.02, 0.04, 0.08], strict=False):
         assert expected <= gap < expected + 0.15
+
+
+def test_after_an_outage_a_version_that_expired_waits_no_longer(
+    server: FakeAPIServer, source: Start
+) -> None:
+    """Six failures have made the next delay 1.28 s; an expired version lists within 0.02 s."""
+    server.fail(Fault(status=500), verb="watch", plural="services", times=6)
+    server.fail(Fault(status=410), verb="watch", plural="services")
+    _, sink = source(backoff_first=0.02, backoff_cap=30.0)
+    sink.wait(lambda: sink.lists() == 2)
+
+    expired_at = server.seen("watch", "services")[6].at
+    assert server.seen("list", "services")[1].at - expired_at < 0.6
 
 
 def test_another_error_event_lists_again(
