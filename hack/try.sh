@@ -22,7 +22,7 @@ if [ -n "$(used)" ]; then
 fi
 cleanup() {
   trap '' INT TERM
-  used | xargs --no-run-if-empty kill
+  used | xargs --no-run-if-empty kill 2>/dev/null || true # some have ended by themselves
   wait
   ip netns delete "$ns" 2>/dev/null || true
   rm -rf "$pages" "$kubeconfig"

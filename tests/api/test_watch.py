@@ -314,11 +314,15 @@ def test_an_unknown_type_is_skipped_and_told_once(
     _watching(server, sink)
     for _ in range(2):
         server.slip("services", b'{"type":"PONDERED","object":{}}\n')
+
+    def told() -> list[str]:
+        return [entry["log_level"] for entry in logs if entry.get("type") == "PONDERED"]
+
+    sink.wait(told)
     server.put(service("s"))
     sink.wait(lambda: sink.names() == {"s"})
 
-    told = [entry for entry in logs if entry.get("type") == "PONDERED"]
-    assert [entry["log_level"] for entry in told] == ["warning"]
+    assert told() == ["warning"]
     assert len(server.seen("watch", "services")) == 1
 
 
