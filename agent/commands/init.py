@@ -22,15 +22,10 @@ from agent.state.values import Family
 if TYPE_CHECKING:
     from agent.config.model import Config
     from agent.kernel.sysctl import Outcome
-    from agent.kernel.tools import Runner
 
 
 def prepare(
-    config: Config,
-    *,
-    sysctls: Sysctls | None = None,
-    modules: Sysctls | None = None,
-    runner: Runner | None = None,
+    config: Config, *, sysctls: Sysctls | None = None, modules: Sysctls | None = None
 ) -> list[Outcome]:
     """Apply the settings that the configuration asks for.
 
@@ -38,7 +33,6 @@ def prepare(
         config: the agent's.
         sysctls: ``/proc/sys``.
         modules: ``/sys``.
-        runner: runs iptables, for the rule that must go with one of the settings.
 
     Returns:
         What became of each setting that is not left as it is.
@@ -46,10 +40,10 @@ def prepare(
     sysctls = sysctls or Sysctls()
     outcomes = apply_conntrack(config.conntrack, sysctls=sysctls, modules=modules)
     if wants_localnet(Family.V4, node_settings(config)):
-        runner = runner or SubprocessRunner()
-        outcomes.append(open_loopback(lambda: _kernel(config, runner), sysctls))
+        outcomes.append(open_loopback(lambda: _kernel(config), sysctls))
     return outcomes
 
 
-def _kernel(config: Config, runner: Runner) -> Iptables:
+def _kernel(config: Config) -> Iptables:
+    runner = SubprocessRunner()
     return Iptables(choose(config.iptables.backend, runner).tool, Family.V4, runner=runner)
