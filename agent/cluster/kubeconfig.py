@@ -37,7 +37,7 @@ def read_kubeconfig(path: Path, context: str | None) -> dict[str, Any]:
         entries = content.get(field) or []
         if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
             raise KubeconfigError(f"kubeconfig {path}: {field} is not a list of mappings")
-    wanted = context if context is not None else content.get("current-context")
+    wanted = _wanted(content, context)
     missing = [field for field in _LISTS if not content.get(field) and field != "users"]
     missing += [] if wanted else ["current-context"]
     if missing:
@@ -52,8 +52,12 @@ def read_kubeconfig(path: Path, context: str | None) -> dict[str, Any]:
 
 def user_of(content: dict[str, Any], context: str | None) -> dict[str, Any]:
     """The user of a context, as ``read_kubeconfig`` takes it; empty if it has none."""
-    wanted = context if context is not None else content.get("current-context")
-    return _find(content, "users", _find(content, "contexts", wanted).get("user"))
+    chosen = _find(content, "contexts", _wanted(content, context))
+    return _find(content, "users", chosen.get("user"))
+
+
+def _wanted(content: dict[str, Any], context: str | None) -> Any:
+    return context if context is not None else content.get("current-context")
 
 
 def _one_document(path: Path) -> dict[str, Any]:
