@@ -26,6 +26,7 @@ from agent.cluster.reflector import WatchSettings
 from agent.config.load import describe
 from agent.config.node import address_policy, node_settings
 from agent.config.watch import ConfigChanged, ConfigWatch
+from agent.inbox import Inbox
 from agent.kernel import facts as kernel_facts
 from agent.kernel import privileges
 from agent.kernel.addresses import AddressWatcher
@@ -64,13 +65,10 @@ from agent.sync.pace import Pace, PaceSettings
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
 
-    from agent.cluster.feed import Event
     from agent.cluster.origin import Origin
     from agent.config.load import Loaded
     from agent.config.model import Config
     from agent.state.values import Family
-
-    Events = queue.SimpleQueue[Event | FactsChanged | Stop | ConfigChanged | Ask]
 
 #: Services in one transaction of a backend whose time grows faster than the transaction: on an
 #: empty node, and over rules in use.
@@ -134,10 +132,10 @@ def run(loaded: Loaded, start: Start, reread: Callable[[], Loaded]) -> int:
     """
     privileges.demand_net_admin()
     config = loaded.config
-    events: Events = queue.SimpleQueue()
+    inbox = Inbox()
     stop = Stop()
     asked: dict[signal.Signals, object] = {signal.SIGUSR1: Ask.STATUS}
-    stop.catch(events.put, asked | ({signal.SIGHUP: Ask.CONFIG} if loaded.file else {}))
+    stop.catch(inbox.put, asked | ({signal.SIGHUP: Ask.CONFIG} if loaded.file else {}))
     log = logs.get()
     log.info("starting", version=__version__, node=config.hostname_override, pid=os.getpid())
     for key, value, source in describe(loaded):
@@ -146,7 +144,7 @@ def run(loaded: Loaded, start: Start, reread: Callable[[], Loaded]) -> int:
         log.warning("setting is ignored", remark=remark)
     if start.origin is None:
         raise RuntimeError("a configuration without an origin has problems")
-    agent = _Agent(loaded, start.origin, reread, events, stop)
+    agent = _Agent(loaded, start.origin, reread, inbox, stop)
     try:
         return agent.run()
     except BindError as error:
@@ -164,13 +162,13 @@ class _Agent:
         loaded: Loaded,
         origin: Origin,
         reread: Callable[[], Loaded],
-        events: Events,
+        inbox: Inbox,
         stop: Stop,
     ) -> None:
         self._config = config = loaded.config
         self._origin = origin
         self._log = logs.get()
-        self._queue = events
+        self._inbox = inbox
         self._stop = stop
         self._cleanups = contextlib.ExitStack()
         self._runner = SubprocessRunner()
@@ -180,7 +178,7 @@ class _Agent:
         families = host.families(config, self._capabilities)
         self._facts = host.prepare(config, self._settings, self._capabilities, self._runner)
         self._rights = rights.give_up(loaded, self._capabilities.backend)
-        self._config_watch = ConfigWatch(loaded, reread, events.put, self._died)
+        self._config_watch = ConfigWatch(loaded, reread, inbox.put, self._died)
         self._changed: ConfigChanged | None = None
         self._metrics = self._make_metrics(families)
         self._health = HealthState(config.iptables.sync_period * _LATE, families)
@@ -306,15 +304,16 @@ class _Agent:
         if self._traffic is not None:
             self._traffic.start()
             self._cleanups.callback(self._traffic.stop)
-        watcher = AddressWatcher(lambda _: self._queue.put(FactsChanged()), self._died)
+        watcher = AddressWatcher(lambda _: self._inbox.put(FactsChanged()), self._died)
         watcher.start()
         self._cleanups.callback(watcher.stop)
         self._config_watch.start()
         self._cleanups.callback(self._config_watch.stop)
         self._recorder.start()
         self._cleanups.callback(self._recorder.stop)
-        self._source.start(self._queue.put)
+        self._source.start(self._inbox.put)
         self._cleanups.callback(self._source.stop)
+        self._cleanups.callback(self._inbox.close)
 
     def _servers(self) -> Iterator[HttpServer]:
         hard = self._config.bind_address_hard_fail
@@ -350,7 +349,7 @@ class _Agent:
         with contextlib.suppress(queue.Empty):
             # Bounded, so that a flood of events cannot put off the sync that they ask for.
             for count in range(_MAX_EVENTS):
-                event = self._queue.get_nowait() if count else self._queue.get(timeout=timeout)
+                event = self._inbox.get(0.0 if count else timeout)
                 match event:
                     case Stop():
                         return False
@@ -369,4 +368,4 @@ class _Agent:
     # What threads report -----------------------------------------------------------------
 
     def _died(self, error: BaseException) -> None:
-        self._queue.put(SourceFailed(error))
+        self._inbox.put(SourceFailed(error))

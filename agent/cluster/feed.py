@@ -2,7 +2,8 @@
 
 A source (the API server, or manifests) first puts one ``Replaced`` for each kind: the whole
 list, as of now. Then single changes follow. A later ``Replaced`` is again the whole truth:
-what it lacks has been deleted, however that deletion was missed.
+what it lacks has been deleted, however that deletion was missed. Putting a list may take until
+somebody took it, so a source has at most one of each kind under way.
 """
 
 from __future__ import annotations

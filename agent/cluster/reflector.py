@@ -194,8 +194,8 @@ class Reflector:
                 self._list_failed(error)
             return False
         self.listed = True
-        self._put(event)
         seconds = self._clock() - started
+        self._put(event)
         self._observer.list_done(self._resource.kind, seconds, len(event.objects))
         self._log.info(
             "list complete",
