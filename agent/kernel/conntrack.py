@@ -1,17 +1,11 @@
-"""The kernel's UDP connection entries: read as a stream, deleted one by one.
+"""The kernel's UDP connection entries, read as a stream.
 
 A UDP "connection" keeps the destination that it was given first for as long as packets go on, so
 an entry can outlive the endpoint that it leads to. Which entries are stale is decided elsewhere,
-from state; here they are read and deleted.
+from state; ``deletion`` deletes them.
 
 The table can hold a million entries and changes while it is read. So it is never held as a
 whole, and each entry is taken apart by hand: addresses, ports and zone, nothing else.
-
-Between the decision and the deletion an entry may go, and the sender's next packet may make a new
-one, which leads where it should. That one must stay. So the entry to delete is looked up by its
-*reply* direction, which names the endpoint, and has to have the number that the kernel made of
-its original direction (``nf_ct_get_id``). A lookup by the original direction is not enough: the new
-entry has the same, and often the same number too.
 
 The table belongs to a network namespace: everything here speaks of that of the calling thread.
 Attributes: ``linux/netfilter/nfnetlink_conntrack.h``.
@@ -31,14 +25,14 @@ from agent.kernel.netlink import ATTRIBUTES, Channel, attribute, attributes
 from agent.state.values import Family
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
 _SUBSYSTEM = 1 << 8
 GET = _SUBSYSTEM | 1
-_DELETE = _SUBSYSTEM | 2
 _UDP = 17
 _UDP_BYTE = bytes([_UDP])
-_FAMILIES = {Family.V4: socket.AF_INET, Family.V6: socket.AF_INET6}
+#: The kernel's numbers of address families.
+FAMILIES = {Family.V4: socket.AF_INET, Family.V6: socket.AF_INET6}
 _DUMP_ATTEMPTS = 3
 
 _CTA_TUPLE_ORIG = 1
@@ -116,29 +110,6 @@ def udp_flows(family: Family) -> Iterator[Flow]:
             return
 
 
-def delete(flows: Iterable[Flow]) -> int:
-    """Delete exactly these entries; returns how many there still were.
-
-    Raises:
-        PrivilegeError: this process may not.
-        UnsupportedError: the kernel has no connection tracking over netlink.
-        NetlinkError: the kernel refused one; those before it are deleted.
-    """
-    deleted = 0
-    with Channel() as channel:
-        for flow in flows:
-            try:
-                channel.request(
-                    f"deleting {describe(flow)}", _FAMILIES[flow.family], _DELETE, _deletion(flow)
-                )
-            except NetlinkError as error:
-                if error.number != errno.ENOENT:
-                    raise
-            else:
-                deleted += 1
-    return deleted
-
-
 def describe(flow: Flow) -> str:
     """The entry in words, for a log line or an error."""
     return (
@@ -152,7 +123,7 @@ def _dump(family: Family, *, filtered: bool) -> Iterator[Flow]:
     with Channel() as channel:
         try:
             action = f"reading {family.value} UDP entries"
-            for answer in channel.dump(action, _FAMILIES[family], GET, body):
+            for answer in channel.dump(action, FAMILIES[family], GET, body):
                 flow = parse(family, answer)
                 if flow is not None:
                     yield flow
@@ -169,35 +140,9 @@ def _dump(family: Family, *, filtered: bool) -> Iterator[Flow]:
 def _only_udp() -> bytes:
     """What makes the kernel list UDP entries alone."""
     flags = attribute(_CTA_FILTER_ORIG_FLAGS, _FLAGS.pack(_FILTER_PROTOCOL))
-    return attribute(_CTA_TUPLE_ORIG, _leaf(_PROTOCOL, _UDP_BYTE)) + attribute(
-        _CTA_FILTER, flags, nested=True
-    )
-
-
-def _deletion(flow: Flow) -> bytes:
-    """What names one entry to delete."""
-    source, destination = _ADDRESSES[flow.family]
-    family = _FAMILIES[flow.family]
-    addresses = attribute(source[1], socket.inet_pton(family, flow.reply_src))
-    addresses += attribute(destination[1], socket.inet_pton(family, flow.reply_dst))
-    ports = _leaf(
-        _PROTOCOL,
-        _UDP_BYTE,
-        attribute(_SOURCE_PORT[1], _U16.pack(flow.reply_sport)),
-        attribute(_DESTINATION_PORT[1], _U16.pack(flow.reply_dport)),
-    )
-    body = attribute(_CTA_TUPLE_REPLY, attribute(source[0], addresses), ports)
-    if flow.zone:
-        body += attribute(_CTA_ZONE, _U16.pack(flow.zone))
-    if flow.id:
-        body += attribute(_CTA_ID, _U32.pack(flow.id))
-    return body
-
-
-def _leaf(place: tuple[int, int], value: bytes, *behind: bytes) -> bytes:
-    """A part of a tuple, by outer and inner attribute, with more inner attributes behind it."""
-    outer, inner = place
-    return attribute(outer, attribute(inner, value), *behind)
+    outer, inner = _PROTOCOL
+    udp = attribute(outer, attribute(inner, _UDP_BYTE))
+    return attribute(_CTA_TUPLE_ORIG, udp) + attribute(_CTA_FILTER, flags, nested=True)
 
 
 def parse(family: Family, answer: bytes) -> Flow | None:
@@ -223,13 +168,13 @@ def parse(family: Family, answer: bytes) -> Flow | None:
             return None
         return Flow(
             family=family,
-            orig_src=socket.inet_ntop(_FAMILIES[family], orig[source]),
+            orig_src=socket.inet_ntop(FAMILIES[family], orig[source]),
             orig_sport=_U16.unpack(orig[_SOURCE_PORT])[0],
-            orig_dst=socket.inet_ntop(_FAMILIES[family], orig[destination]),
+            orig_dst=socket.inet_ntop(FAMILIES[family], orig[destination]),
             orig_dport=_U16.unpack(orig[_DESTINATION_PORT])[0],
-            reply_src=socket.inet_ntop(_FAMILIES[family], reply[source]),
+            reply_src=socket.inet_ntop(FAMILIES[family], reply[source]),
             reply_sport=_U16.unpack(reply[_SOURCE_PORT])[0],
-            reply_dst=socket.inet_ntop(_FAMILIES[family], reply[destination]),
+            reply_dst=socket.inet_ntop(FAMILIES[family], reply[destination]),
             reply_dport=_U16.unpack(reply[_DESTINATION_PORT])[0],
             zone=zone,
             id=number,

@@ -1,7 +1,7 @@
 """A netlink socket: one request, its answers, in the caller's thread; and attributes.
 
-pyroute2 is not used for it, though the demo and some commands do: importing any part of it takes
-11 MB, which a daemon on every node would pay for ever. In version 0.9 its sockets also read a
+pyroute2 is not used for it, though ``deletion`` and some commands do: importing any part of it takes
+about 10 MB, which a daemon on every node would pay for ever. In version 0.9 its sockets also read a
 dump ahead into memory as fast as the kernel sends (36 MB for 180,000 connection entries), decode
 every entry whole (73 us each) and run an event loop for each request. Here the kernel is asked
 for the next part only when the last one has been used up, which is netlink's own flow control,
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Self
 from agent.kernel.errors import (
     REMEDY,
     DumpInterruptedError,
+    KernelError,
     NetlinkError,
     PrivilegeError,
     UnsupportedError,
@@ -255,11 +256,15 @@ def _check(action: str, answer: bytes) -> None:
     """Raise what an acknowledgement says, unless it says that all is well."""
     complete = len(answer) >= _HEADER.size + _NUMBER.size
     number = -_NUMBER.unpack_from(answer, _HEADER.size)[0] if complete else 0
-    if number == 0:
-        return
+    if number:
+        raise refusal(action, number)
+
+
+def refusal(action: str, number: int) -> KernelError:
+    """The error for what the kernel answered, by its number."""
     text = f"{action}: {os.strerror(number)}"
     if number in {errno.EPERM, errno.EACCES}:
-        raise PrivilegeError(f"{text}; {REMEDY}")
+        return PrivilegeError(f"{text}; {REMEDY}")
     if number in _UNSUPPORTED:
-        raise UnsupportedError(f"{text}; this kernel cannot do it", number)
-    raise NetlinkError(text, number)
+        return UnsupportedError(f"{text}; this kernel cannot do it", number)
+    return NetlinkError(text, number)

@@ -4,7 +4,9 @@ The sync thread hands over what flows should be now (``UdpTable``) and goes on a
 latest table of each family counts: one that waits is replaced by a newer one. Just before
 entries are deleted, it is asked again whether the table that called them stale is still the
 latest; if it is not, the newer table will decide. Entries are read as a stream and deleted in
-small lots, so memory stays small, and a sweep that fails is tried again, later each time.
+small lots, so memory stays small, and a sweep that fails is tried again, later each time. After
+a lot the thread rests for as long as the lot took: deleting is Python's work, half a millisecond
+an entry, and a sync that is due meanwhile needs the interpreter as well.
 """
 
 from __future__ import annotations
@@ -128,7 +130,21 @@ class FlowSweeper:
         return deleted + self._delete(family, table, lot)
 
     def _delete(self, family: Family, table: UdpTable, lot: list[Flow]) -> int:
-        return conntrack.delete(lot) if lot and self._is_latest(family, table) else 0
+        if not lot or not self._is_latest(family, table):
+            return 0
+        from agent.kernel import deletion  # noqa: PLC0415  it brings all of pyroute2 with it
+
+        started = time.monotonic()
+        deleted = deletion.delete(lot)
+        if len(lot) == _LOT:
+            self._rest(time.monotonic() - started)
+        return deleted
+
+    def _rest(self, seconds: float) -> None:
+        """Wait; the end and a newer table cut it short."""
+        with self._changed:
+            if not self._stopping:
+                self._changed.wait(seconds)
 
     def _is_latest(self, family: Family, table: UdpTable) -> bool:
         return self._tables.get(family) is table and not self._stopping

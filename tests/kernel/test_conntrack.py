@@ -7,7 +7,7 @@ import pytest
 from msgspec import structs
 
 from agent.demo.testbed import CLIENT_IPS, NODE_IPS, PORT, Testbed
-from agent.kernel import conntrack
+from agent.kernel import conntrack, deletion
 from agent.kernel.conntrack import Flow
 from agent.state.values import Family
 
@@ -107,7 +107,7 @@ def test_a_deleted_flow_finds_the_new_endpoint(cluster: Cluster) -> None:
     cluster.lead_to(1)
     stuck = client.ask()
     stale = [flow for flow in cluster.flows() if flow.orig_sport != 4003]
-    deleted = cluster.bed.node.call(conntrack.delete, stale)
+    deleted = cluster.bed.node.call(deletion.delete, stale)
     moved = client.ask()
 
     assert first.answers == {"pod-1": 4}
@@ -130,10 +130,10 @@ def test_an_entry_that_was_replaced_is_left_alone(cluster: Cluster) -> None:
     )
     client.tally()
     old = cluster.flows()
-    first = cluster.bed.node.call(conntrack.delete, old)
+    first = cluster.bed.node.call(deletion.delete, old)
     cluster.lead_to(1)
     client.ask()
-    again = cluster.bed.node.call(conntrack.delete, old)
+    again = cluster.bed.node.call(deletion.delete, old)
 
     assert (first, again) == (1, 0)
     assert [flow.reply_src for flow in cluster.flows()] == [cluster.pod(1)]
@@ -147,7 +147,7 @@ def test_a_masqueraded_flow_is_deleted_too(cluster: Cluster) -> None:
         cluster.bed.client, cluster.service, 53, protocol="udp", count=2, source_port=4000
     )
     found = cluster.flows()
-    deleted = cluster.bed.node.call(conntrack.delete, found[:1])
+    deleted = cluster.bed.node.call(deletion.delete, found[:1])
 
     gateway = ("10.64.0.1", "fd00:10:64::1")[cluster.index]
     assert {flow.reply_dst for flow in found} == {gateway}
@@ -171,7 +171,7 @@ def test_an_untranslated_flow_is_seen_as_such(cluster: Cluster) -> None:
     before = [(flow.reply_src, flow.reply_sport) for flow in cluster.flows()]
     cluster.lead_to(0)
     stuck = client.ask()
-    deleted = cluster.bed.node.call(conntrack.delete, cluster.flows())
+    deleted = cluster.bed.node.call(deletion.delete, cluster.flows())
     moved = client.ask()
 
     assert unanswered.failures == {"timeout": 1}
@@ -204,8 +204,8 @@ def test_zones_are_kept_apart(cluster: Cluster) -> None:
     )
     zoned = [flow for flow in cluster.flows() if flow.zone]
     without = [structs.replace(flow, zone=0, id=0) for flow in zoned]
-    unzoned = cluster.bed.node.call(conntrack.delete, without)
-    found = cluster.bed.node.call(conntrack.delete, zoned)
+    unzoned = cluster.bed.node.call(deletion.delete, without)
+    found = cluster.bed.node.call(deletion.delete, zoned)
 
     assert [flow.zone for flow in zoned] == [5]
     assert (unzoned, found) == (0, 1)

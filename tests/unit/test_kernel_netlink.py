@@ -313,19 +313,6 @@ def test_a_kernel_without_tracking_is_unsupported(use: Callable[..., Table]) -> 
         ports()
 
 
-def test_deleting_goes_on_over_what_is_gone(use: Callable[..., Table]) -> None:
-    """An entry that is gone does not count and does not stop; another refusal does."""
-    flow = conntrack.parse(Family.V4, entry(ORIG, REPLY))
-    assert flow is not None
-    use([b""], [NetlinkError("gone", errno.ENOENT)], [b""])
-    deleted = conntrack.delete([flow] * 3)
-    use([b""], [NetlinkError("busy", errno.EBUSY)])
-
-    assert deleted == 2
-    with pytest.raises(NetlinkError, match="busy"):
-        conntrack.delete([flow] * 3)
-
-
 def test_a_flow_is_described() -> None:
     """Both ends are named in words that a log line can take."""
     flow = conntrack.parse(Family.V4, entry(ORIG, REPLY))
@@ -343,25 +330,6 @@ def encoded(family: int, *attributes: tuple[str, Any]) -> bytes:
     message["attrs"] = list(attributes)
     message.encode()
     return bytes(message.data[20:])
-
-
-@pytest.mark.parametrize("family", list(Family), ids=lambda family: family.value)
-def test_deletions_are_encoded_as_pyroute2_does(family: Family) -> None:
-    """The reply's addresses and ports, and zone and number if there are any."""
-    here, there = {Family.V4: ("192.0.2.7", "10.64.0.3"), Family.V6: ("fd00::7", "fd00::64:3")}[
-        family
-    ]
-    number = socket.AF_INET if family is Family.V4 else socket.AF_INET6
-    key = NFCTAttrTuple(
-        family=number, saddr=there, daddr=here, proto=17, sport=5353, dport=4000
-    ).attrs()
-    whole = Flow(family, here, 4000, "", 53, there, 5353, here, 4000, 5, 0x10002)
-    bare = Flow(family, here, 4000, "", 53, there, 5353, here, 4000)
-
-    assert conntrack._deletion(bare) == encoded(number, ("CTA_TUPLE_REPLY", {"attrs": key}))
-    assert conntrack._deletion(whole) == encoded(
-        number, ("CTA_TUPLE_REPLY", {"attrs": key}), ("CTA_ZONE", 5), ("CTA_ID", 0x10002)
-    )
 
 
 def test_the_filter_is_encoded_as_pyroute2_does() -> None:
