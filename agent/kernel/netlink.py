@@ -1,12 +1,12 @@
 """A netlink socket: one request, its answers, in the caller's thread; and attributes.
 
-pyroute2 is not used for it, though ``deletion`` and some commands do: importing any part of it takes
-about 10 MB, which a daemon on every node would pay for ever. In version 0.9 its sockets also read a
-dump ahead into memory as fast as the kernel sends (36 MB for 180,000 connection entries), decode
-every entry whole (73 us each) and run an event loop for each request. Here the kernel is asked
-for the next part only when the last one has been used up, which is netlink's own flow control,
-and the caller takes from an answer what it needs. The tests hold the few messages that are
-encoded here against pyroute2's.
+pyroute2 is not used for it, though ``deletion`` and some commands do: importing any part of it
+takes about 10 MB, which a daemon on every node would pay for ever. In version 0.9 its sockets also
+read a dump ahead into memory as fast as the kernel sends (36 MB for 180,000 connection entries),
+decode every entry whole (73 us each) and run an event loop for each request. Here the kernel is
+asked for the next part only when the last one has been used up, which is netlink's own flow
+control, and the caller takes from an answer what it needs. The tests hold the few messages that
+are encoded here against pyroute2's.
 
 Requests go to the network namespace in which the socket was opened: that of the opening thread.
 """
