@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import yaml
 
@@ -13,83 +13,18 @@ from tests.kernel.running import HOST_IPS, Host, until
 from tests.kernel.shapes import NODE, endpoint, endpoint_slice, port, service
 from tests.kernel.shim import Shim
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 A, POD = "10.96.0.1", "10.0.0.1"
 
 #: As kubeadm writes it into the ConfigMap ``kube-proxy``.
-KUBEADM = """\
-apiVersion: kubeproxy.config.k8s.io/v1alpha1
-bindAddress: 0.0.0.0
-bindAddressHardFail: false
-clientConnection:
-  acceptContentTypes: ""
-  burst: 0
-  contentType: ""
-  kubeconfig: KUBECONFIG
-  qps: 0
-clusterCIDR: 10.244.0.0/16
-configSyncPeriod: 0s
-conntrack:
-  maxPerCore: null
-  min: null
-  tcpBeLiberal: false
-  tcpCloseWaitTimeout: null
-  tcpEstablishedTimeout: null
-  udpStreamTimeout: 0s
-  udpTimeout: 0s
-detectLocal:
-  bridgeInterface: ""
-  interfaceNamePrefix: ""
-detectLocalMode: ""
-enableProfiling: false
-healthzBindAddress: ""
-hostnameOverride: ""
-iptables:
-  localhostNodePorts: null
-  masqueradeAll: false
-  masqueradeBit: null
-  minSyncPeriod: 0s
-  syncPeriod: 0s
-ipvs:
-  excludeCIDRs: null
-  minSyncPeriod: 0s
-  scheduler: ""
-  strictARP: false
-  syncPeriod: 0s
-  tcpFinTimeout: 0s
-  tcpTimeout: 0s
-  udpTimeout: 0s
-kind: KubeProxyConfiguration
-logging:
-  flushFrequency: 0
-  options:
-    json:
-      infoBufferSize: "0"
-    text:
-      infoBufferSize: "0"
-  verbosity: 0
-metricsBindAddress: ""
-mode: ""
-nodePortAddresses: null
-oomScoreAdj: null
-portRange: ""
-showHiddenMetricsForVersion: ""
-winkernel:
-  enableDSR: false
-  forwardHealthCheckVip: false
-  networkName: ""
-  rootHnsEndpointName: ""
-  sourceVip: ""
-"""
+KUBEADM = (Path(__file__).parents[1] / "data/kubeadm-1.36.yaml").read_text(encoding="utf-8")
 
 
 def test_kube_proxys_own_configuration(host: Host) -> None:
     """The file of a kubeadm cluster is read as it is, and decides about rules and API server."""
     config = host.folder / "config.conf"
     kubeconfig = write_kubeconfig(host.folder / "kubeconfig.conf", host.api)
-    config.write_text(KUBEADM.replace("KUBECONFIG", str(kubeconfig)), encoding="utf-8")
+    own = KUBEADM.replace("/var/lib/kube-proxy/kubeconfig.conf", str(kubeconfig))
+    config.write_text(own, encoding="utf-8")
     host.api.put(service("a", A), endpoint_slice("a", endpoint(POD)))
     agent = host.agent("--config", str(config), source=None).start()
     settings = {line["key"]: line for line in agent.logged("setting")}
