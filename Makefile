@@ -77,7 +77,7 @@ image: ## the image, with Docker
 	@docker build --tag onenth:$(VERSION) --build-arg VERSION=$(VERSION) \
 	  --build-arg REVISION=$$(git rev-parse HEAD 2>/dev/null || echo unknown) .
 
-install-yaml: ## deploy/install.yaml and the dashboard anew, after a change of deploy/ or their scripts
+install-yaml: ## deploy/install.yaml, the dashboard and the chart's copies anew, after a change of deploy/ or their scripts
 	@hack/setup.sh run
 	@$(BIN)/python hack/dashboard.py
 	@$(BIN)/python hack/render.py --write

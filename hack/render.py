@@ -3,7 +3,7 @@
 ::
 
     python hack/render.py deploy/overlays/kind
-    python hack/render.py --write        # deploy/install.yaml anew
+    python hack/render.py --write        # deploy/install.yaml and the chart's copies anew
 
 It knows resources, components, patches by strategic merge, images and configMapGenerator, and
 refuses anything else, so that it never renders less than kustomize does. Where there is a
@@ -23,6 +23,11 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
 INSTALL = DEPLOY / "install.yaml"
+#: A chart can only read what is in its own folder: by name there, where it comes from.
+CHART_COPIES = {
+    DEPLOY / "chart/files" / name: DEPLOY / "components/monitoring" / name
+    for name in ("dashboard.json", "podmonitor.yaml", "prometheusrule.yaml")
+}
 HEADER = (
     "# Rendered from deploy/base by hack/render.py --write; change it there.\n"
     "# Before use: ONENTH_API_SERVER in the ConfigMap (docs/operations.md).\n"
@@ -169,13 +174,15 @@ def _config_map(folder: Path, generator: Object) -> Object:
 
 
 def main() -> int:
-    """Print a rendered folder, or write deploy/install.yaml."""
+    """Print a rendered folder, or write what is made of others."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path, nargs="?")
-    parser.add_argument("--write", action="store_true", help=f"write {INSTALL.relative_to(ROOT)}")
+    parser.add_argument("--write", action="store_true", help="write what is made from deploy/")
     options = parser.parse_args()
     if options.write:
         INSTALL.write_text(install_yaml(), "utf-8")
+        for copy_, source in CHART_COPIES.items():
+            copy_.write_bytes(source.read_bytes())
     if options.folder:
         sys.stdout.write(to_yaml(render(options.folder)))
     return 0
