@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-settings.register_profile("onenth", deadline=None, max_examples=100)
+SLOW = [HealthCheck.too_slow]
+settings.register_profile("onenth", deadline=None, max_examples=100, suppress_health_check=SLOW)
 #: Quick, and the same every time (``make mutants``).
 settings.register_profile(
-    "mutants", deadline=None, max_examples=10, derandomize=True, database=None
+    "mutants",
+    deadline=None,
+    max_examples=10,
+    derandomize=True,
+    database=None,
+    suppress_health_check=SLOW,
 )
 settings.load_profile("onenth")
