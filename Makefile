@@ -9,6 +9,7 @@ SERVICES ?= 2000
 RECONNECTS ?= 0
 TIME ?= 60
 RUNS ?= 20
+CHILDREN ?= $(shell nproc)
 BIN := .venv/bin
 VERSION := $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' agent/__init__.py)
 
@@ -40,7 +41,7 @@ fuzz: ## hostile objects by atheris, guided by coverage, for TIME seconds (defau
 mutants: ## changes of state/ and rules/ that no test notices (mutmut): few, each explained; MUTANTS="agent.state.*"
 	@hack/setup.sh test
 	@$(BIN)/python -c 'import mutmut' 2>/dev/null || $(BIN)/python -m pip install --quiet --group mutants
-	@PYTHONDONTWRITEBYTECODE= $(BIN)/mutmut run \
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/mutmut run --max-children $(CHILDREN) \
 	  $(if $(AGAIN),$$($(BIN)/python -m tests.mutants --names $(MUTANTS)),$(MUTANTS))
 	@$(BIN)/python -m tests.mutants $(MUTANTS)
 

@@ -3,7 +3,8 @@
 mutmut imports everything once, runs all tests to learn which functions each is about, and forks
 for every mutant. What was made at import, and what is cached, would be the original's there. And
 a function that is called at import, or whose results are cached, would be taken for one that
-only the first test is about.
+only the first test is about. Nor does a busy machine decide anything: a mutant that goes on and on
+runs out of processor time, for which mutmut has a limit as well.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ import sys
 
 import pytest
 from mutmut.state import state
+from mutmut.workers import isolation
 
 _called_at_import: set[str] = set()
+isolation.register_timeout = lambda **_: None
 
 
 @pytest.hookimpl(tryfirst=True)
