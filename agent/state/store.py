@@ -224,7 +224,7 @@ class Store:
 
     def forget(self, until: int) -> None:
         """Drop records of Services that are gone, once every reader has got past ``until``."""
-        newest_gone = False
+        dropped = set[int]()
         for key in [key for key in self._gone if self._records[key].stamp <= until]:
             self._gone.remove(key)
             record = self._records[key]
@@ -232,8 +232,8 @@ class Store:
                 continue
             self._stamped -= record.stamp > 0
             del self._records[key]
-            newest_gone |= record.stamp == self._newest
-        if newest_gone:
+            dropped.add(record.stamp)
+        if self._newest in dropped:
             self._newest = max((record.stamp for record in self._records.values()), default=0)
 
     def _walk(self, since: int) -> list[Record] | None:

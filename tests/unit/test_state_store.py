@@ -33,6 +33,13 @@ def ips(store: Store, name: str = "web", family: Family = V4) -> list[str]:
     return [e.ip for found in record.endpoints(family).values() for e in found]
 
 
+def stamp(store: Store, name: str, generation: int) -> None:
+    """Break the order, as no method of the store does."""
+    record = store.get(key(name))
+    assert record is not None
+    record.stamp = generation
+
+
 def test_a_change_says_which_families_it_touches(store: Store) -> None:
     """A Service of one family wakes one family; what changes nothing wakes none."""
     assert store.put_service(service()) == FOUR
@@ -372,11 +379,29 @@ def test_a_record_that_the_walk_misses_is_noticed(store: Store) -> None:
     for name in "abc":
         store.put_service(service(name))
     store._records.move_to_end(key("c"), last=False)
-    record = store.get(key("c"))
-    assert record is not None
-    record.stamp = 0
+    stamp(store, "c", 0)
 
     assert sorted(changed(store, 0)) == ["a", "b", "c"]
+    assert store.rebuilds == 1
+
+
+def test_a_record_before_which_the_walk_ends_is_noticed(store: Store) -> None:
+    """All stamps fall, and yet it has not met every record that has one."""
+    for name in "abc":
+        store.put_service(service(name))
+    stamp(store, "b", 0)
+
+    assert sorted(changed(store, 0)) == ["a", "b", "c"]
+    assert store.rebuilds == 1
+
+
+def test_two_records_with_one_stamp_are_noticed(store: Store) -> None:
+    """Stamps fall strictly, also where the walk does not look at everything."""
+    for name in "abc":
+        store.put_service(service(name))
+    stamp(store, "b", 3)
+
+    assert sorted(changed(store, 1)) == ["a", "b", "c"]
     assert store.rebuilds == 1
 
 
