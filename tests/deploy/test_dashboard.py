@@ -115,3 +115,31 @@ def test_each_alert_is_documented() -> None:
 def test_each_metric_is_in_operations_or_metrics() -> None:
     """docs/operations.md sends readers to docs/metrics.md, which lists every metric."""
     assert "metrics.md" in (ROOT / "docs/operations.md").read_text("utf-8")
+
+
+#: What the dashboard "Kubernetes / Proxy" of kubernetes-mixin asks of kube-proxy.
+MIXIN = (
+    "kubeproxy_sync_proxy_rules_duration_seconds_count",
+    "kubeproxy_sync_proxy_rules_duration_seconds_bucket",
+    "kubeproxy_network_programming_duration_seconds_count",
+    "kubeproxy_network_programming_duration_seconds_bucket",
+    "rest_client_requests_total",
+    "rest_client_request_duration_seconds_bucket",
+    "process_resident_memory_bytes",
+    "process_cpu_seconds_total",
+)
+
+
+def test_dashboards_for_kube_proxy_are_fed_as_documented() -> None:
+    """The PodMonitor in docs/operations.md keeps what they ask for, under kube-proxy's job."""
+    text = (ROOT / "docs/operations.md").read_text("utf-8")
+    (block,) = [
+        part for part in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "as-kube" in part
+    ]
+    (endpoint,) = yaml.safe_load(block)["spec"]["podMetricsEndpoints"]
+    (keep,) = endpoint["metricRelabelings"]
+    kept = [name for name in known_series() if re.fullmatch(keep["regex"], name)]
+
+    assert endpoint["relabelings"] == [{"targetLabel": "job", "replacement": "kube-proxy"}]
+    assert set(MIXIN) <= set(kept)
+    assert not [name for name in kept if name.startswith("onenth_")]
