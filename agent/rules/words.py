@@ -29,7 +29,7 @@ def tokens(text: str) -> list[str]:
     parts = text.split('"')
     if len(parts) == 3 and "\\" not in text:
         before, quoted, behind = parts
-        if (not before or before[-1] == " ") and (not behind or behind[0] == " "):
+        if not behind or behind[0] == " ":
             return [*before.split(), quoted, *behind.split()]
     return _quoted_tokens(text)
 

@@ -668,6 +668,15 @@ def test_usual_words_are_read_as_word_by_word(text: str) -> None:
     assert parse.read_rule(text) == parse._read_words(tokens(text))
 
 
+@pytest.mark.parametrize("text", ["0.x3333333", "1.5", "-0.5", "nan"])
+def test_a_chance_that_is_none_is_told_with_its_rule(text: str) -> None:
+    """As word by word, though its rule looks like a usual one."""
+    rule = f"-m statistic --mode random --probability {text} -j KUBE-SEP-AAAA"
+    with pytest.raises(ParseError) as caught:
+        parse.read_rule(rule)
+    assert str(caught.value).endswith(f": {rule}")
+
+
 def test_which_rules_are_told_by_their_text() -> None:
     """Those of a lottery with and without affinity; all others are read word by word."""
     assert [NEARLY_USUAL.index(text) for text in NEARLY_USUAL if parse._usual(text)] == [

@@ -18,6 +18,7 @@ from agent.rules.words import ParseError, integer, is_number, join, quote, short
         (r'--comment "say \"hi\" \\ o\k" -j A', ["--comment", 'say "hi" \\ ok', "-j", "A"]),
         ('--comment\t"a b"\t-j', ["--comment", "a b", "-j"]),
         ("it's a\\b", ["it's", "a\\b"]),
+        ('-m x"a b" -j', ["-m", "x", "a b", "-j"]),
     ],
 )
 def test_words_of_a_text(text: str, words: list[str]) -> None:
@@ -31,6 +32,7 @@ def test_words_of_a_text(text: str, words: list[str]) -> None:
         ('"', '"'),
         ('-j "A', '"A'),
         ('-j "b c"d', '"b c"d'),
+        ('-j "b c"d e', '"b c"d e'),
         ('"a" "b" "c', '"c'),
         (r'-j "a\"', r'"a\"'),
         ('"' + "x" * 119, '"' + "x" * 119),
