@@ -48,7 +48,7 @@ class Record:
         *("_bounded", "_entries", "_merged", "_node_name"),
     )
 
-    def __init__(self, key: Key, node_name: str = "") -> None:
+    def __init__(self, key: Key, node_name: str) -> None:
         self.key = key
         self.stamp = 0
         self.ports: FamilyPorts = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 from typing import TYPE_CHECKING, Any
 from unittest import mock
@@ -9,6 +10,7 @@ from unittest import mock
 import pytest
 from msgspec.structs import replace
 
+import agent.state.store
 from agent.rules.ruleset import RuleSet
 from agent.state import limits
 from agent.state.endpoints import slice_state
@@ -18,6 +20,8 @@ from agent.state.values import Family, NodeView
 from tests.fakes.cluster import NODE, endpoint_slice, key, service
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from agent.state.endpoints import SliceState
 
 POD = int(ipaddress.IPv4Address("10.128.0.0"))
@@ -44,6 +48,23 @@ def store(services: int = 1, count: int = 0, node: str = NODE, **fields: Any) ->
     found.put_service(service())
     found.put_slice(endpoint_slice("10.0.0.1"))
     return found
+
+
+def slice_of(name: str, *entries: Any) -> SliceState:
+    """What the state keeps of a slice of big."""
+    state, _ = slice_state(endpoint_slice(*entries, service="big", name=name), NODE)
+    assert state is not None
+    return state
+
+
+@contextlib.contextmanager
+def few(most: int) -> Iterator[None]:
+    """With no more than so many endpoints for one Service."""
+    with (
+        mock.patch.object(limits, "MOST_ENDPOINTS", most),
+        mock.patch.object(agent.state.store, "MOST_ENDPOINTS", most),
+    ):
+        yield
 
 
 def used(found: Store) -> dict[tuple[str, str], list[str]]:
@@ -73,6 +94,63 @@ def test_more_endpoints_are_named_and_only_a_part_is_used() -> None:
     found.delete_slice(key("big-0"))
     assert found.put_slice(one).problems == ()
     assert len(used(found)["p0", "tcp"]) == 9_001
+
+
+def test_slices_that_go_are_counted_no_longer() -> None:
+    """Each by what it had: 1 + 4 are too many, so are 4 + 1 when the first one is gone."""
+    one, four = endpoints(0, 1), endpoints(0, 4)
+
+    def problems(name: str, *entries: Any) -> int:
+        slice_ = endpoint_slice(*entries, service="big", name=name, ports=ports(1))
+        return len(found.put_slice(slice_).problems)
+
+    with few(4):
+        found = store()
+        assert (problems("a", *one), problems("b", *four)) == (0, 1)
+        found.delete_slice(key("a"))
+        assert (problems("b", *four, "10.0.0.1"), problems("b", *four)) == (1, 0)
+        assert problems("c", *one) == 1
+
+
+def test_a_slice_is_told_what_is_wrong_with_it_and_that_there_are_too_many() -> None:
+    """Both, by its own name."""
+    with few(1):
+        found = store()
+        change = found.put_slice(
+            endpoint_slice(*endpoints(0, 2), "x", service="big", name="s", ports=ports(1))
+        )
+
+    assert [(problem.key, problem.text) for problem in change.problems] == [
+        (key("s"), "endpoint address 'x' is not an IPv4 address"),
+        (key("s"), "its Service has more than 1 endpoints, times ports; some are unused"),
+    ]
+
+
+def test_too_many_in_one_family_are_no_problem_of_the_other() -> None:
+    """Its slices are not told, and the Service is."""
+    dual = service("big", ports=ports(1), ipFamilies=["IPv4", "IPv6"],
+                   clusterIPs=["10.96.0.2", "fd00::a"])  # fmt: skip
+    six = ["fd00::1", "fd00::2"]
+    with few(1):
+        found = Store(NODE)
+        found.put_service(dual)
+        found.put_slice(endpoint_slice(*six, service="big", name="6", family="IPv6"))
+        change = found.put_slice(endpoint_slice("10.0.0.1", service="big", name="4"))
+
+        assert change.problems == ()
+        assert len(found.put_service(dual).problems) == 1
+
+
+def test_an_endpoint_of_two_slices_ranks_as_the_better_one() -> None:
+    """It has its place, whichever comes first, where two of three others have none."""
+    good = slice_of("a", *endpoints(0, 1, nodeName=NODE), *endpoints(1, 3))
+    bad = slice_of("b", *endpoints(0, 1, conditions={"ready": False}))
+    with few(3):
+        for slices in ([good, bad], [bad, good]):
+            found = bounded(slices, Family.V4, {("http", "tcp")}, NODE)
+            ips = {one.ip for state in found for one in state.endpoints}
+            assert "10.128.0.0" in ips
+            assert len(ips) == 2
 
 
 def test_each_port_uses_the_same_part() -> None:

@@ -366,6 +366,21 @@ def test_a_broken_order_is_noticed_rebuilt_and_counted(store: Store, moved: str)
     assert store.rebuilds == 2
 
 
+def test_what_a_rebuilt_order_has(store: Store) -> None:
+    """All Services, and those that are gone until everybody has seen it; but nobody who waits."""
+    for name in "abc":
+        store.put_service(service(name))
+    store.delete_service(key("b"))
+    store.put_slice(endpoint_slice("10.0.0.1", service="never"))
+    since = store.generation
+    store._records.move_to_end(key("a"))
+
+    for _ in range(2):
+        assert sorted(changed(store, 0)) == ["a", "b", "c"]
+        assert sorted(changed(store, since)) == ["a", "b", "c"]
+    assert store.rebuilds == 1
+
+
 def test_a_broken_mark_is_mended_without_any_record(store: Store) -> None:
     """Once: there is nothing to stamp anew, and the next walk is in order."""
     store._newest = 7
