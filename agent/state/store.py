@@ -187,7 +187,8 @@ class Store:
         if left is not None and (state is None or state.service != left):
             families |= self.delete_slice(key).families
         if state is not None:
-            self._slices[key] = state.service
+            # What a list says again is not kept anew: so nothing of an equal list stays behind.
+            self._slices.setdefault(key, state.service)
             families |= self._set_slice(state.service, key.name, state)
             problems += self._crowding(state.service, key, state.family)
         return Change(families, problems)

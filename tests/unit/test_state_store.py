@@ -309,6 +309,23 @@ def test_a_list_replaces_what_it_lacks(store: Store) -> None:
     assert store.replace_services([]) == FOUR
 
 
+def test_nothing_stays_of_a_list_that_says_what_is_known(store: Store) -> None:
+    """What is held is what came first: a part of each of many lists would keep all their memory."""
+
+    def held() -> list[object]:
+        record = store.get(key("web"))
+        assert record is not None
+        return [store.service_of(key("web-1")), record.ports[V4], record.slices["web-1"]]
+
+    store.put_service(service())
+    store.put_slice(endpoint_slice("10.0.0.1"))
+    before = held()
+    store.replace_services([service()])
+    store.replace_slices([endpoint_slice("10.0.0.1")])
+
+    assert all(one is other for one, other in zip(held(), before, strict=True))
+
+
 def test_a_list_hands_on_the_problems_of_all(store: Store) -> None:
     """In the order of the objects."""
     change = store.replace_services([service(n, externalIPs=[n]) for n in ("x", "y")])
