@@ -1,20 +1,23 @@
 """Whether somebody else keeps writing what this agent writes.
 
 One difference between the kernel and what it accepted is an accident, and repairing it is the
-end of it. If looks at the kernel go on finding differences, each after a repair, another program
-writes the same chains: a kube-proxy that was left running, or a second agent. No repair
-ends that; somebody has to be told. Repairs go on meanwhile, at most one for each look, since
-what the other one writes may be no Service at all.
+end of it. If differences come back after each repair, another program writes the same chains: a
+kube-proxy that was left running, or a second agent. No repair ends that; somebody has to be told.
+Repairs go on meanwhile, at most one for each look, since what the other one writes may be no
+Service at all.
+
+Time decides, not how many looks found nothing in between. The other one may write as seldom as we
+look, and right after a repair the agent looks several times within seconds.
 """
 
 from __future__ import annotations
 
 from collections import deque
 
-#: So many of the latest looks have to find differences...
+#: So many looks have to find differences...
 _DIFFERENT = 3
-#: ...out of so many; and so many without any end it.
-_LOOKS = 5
+#: ...within so many periods between looks; and so many without any difference end it.
+_PERIODS = 10
 
 
 class Contest:
@@ -24,16 +27,19 @@ class Contest:
         going_on: somebody else keeps writing.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, period: float) -> None:
+        """Nobody does yet; ``period`` is what passes between looks, in seconds."""
         self.going_on = False
-        self._looks: deque[bool] = deque(maxlen=_LOOKS)
+        self._window = _PERIODS * period
+        self._differences: deque[float] = deque(maxlen=_DIFFERENT)
 
-    def looked(self, *, different: bool) -> bool:
-        """One more look; tells whether ``going_on`` is another now."""
-        self._looks.append(different)
+    def looked(self, now: float, *, different: bool) -> bool:
+        """One more look, at a time in seconds; tells whether ``going_on`` is another now."""
+        if different:
+            self._differences.append(now)
+        while self._differences and self._differences[0] < now - self._window:
+            self._differences.popleft()
         before = self.going_on
-        if self.going_on:
-            self.going_on = any(self._looks)
-        else:
-            self.going_on = sum(self._looks) >= _DIFFERENT
+        full = len(self._differences) == _DIFFERENT
+        self.going_on = bool(self._differences) if before else full
         return self.going_on is not before

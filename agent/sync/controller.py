@@ -9,7 +9,7 @@ addresses, ranges and zone, rules that an earlier process wrote right would be w
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -61,7 +61,6 @@ class Track:
     triggers: TriggerTimes
     health: HealthPorts
     udp: UdpServices
-    contest: Contest = field(default_factory=Contest)
 
 
 class Controller:
@@ -88,6 +87,7 @@ class Controller:
         self._shown: set[Family] = set()
         self._node_ips: dict[Family, list[str]] = {}
         self._swept_for: dict[Family, list[str]] = {}
+        self._contests = {track.family: Contest(track.pace.check_period) for track in tracks}
 
     @property
     def ready(self) -> bool:
@@ -283,8 +283,9 @@ class Controller:
             self._observer.audit_failed(track.family, error)
             return
         self._observer.audited(track.family, differences, self._clock() - started)
-        if track.contest.looked(different=bool(differences)):
-            self._observer.contested(track.family, going_on=track.contest.going_on)
+        contest = self._contests[track.family]
+        if contest.looked(self._clock(), different=bool(differences)):
+            self._observer.contested(track.family, going_on=contest.going_on)
         if track.audit.learning:
             track.pace.hurry()
         if differences:

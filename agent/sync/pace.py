@@ -76,6 +76,11 @@ class Pace:
             return self._last_full + self._settings.full_period
         return None
 
+    @property
+    def check_period(self) -> float:
+        """Seconds between looks at the kernel, but for those to learn by."""
+        return self._settings.check_period
+
     def check_at(self) -> float:
         """When the next look at the kernel is due, in clock seconds."""
         return self._check_at

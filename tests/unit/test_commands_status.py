@@ -319,7 +319,7 @@ def test_another_program_that_keeps_writing_is_told(world: Watched) -> None:
         world.later(31)
     during = list(as_text(world.status))
     headline = page(world.status)
-    for _ in range(5):
+    for _ in range(10):
         world.later(31)
 
     assert [one.contested for one in world.status.families] == [False, False]

@@ -6,37 +6,51 @@ from agent.sync.contest import Contest
 from tests.fakes import cluster
 from tests.fakes.world import V4, World
 
+PERIOD = 30.0
 
-def states(looks: str) -> str:
+
+def states(*looks: tuple[float, str]) -> str:
     """What it says after each look: ``!`` means differences before, and a contest behind."""
-    contest = Contest()
+    contest = Contest(PERIOD)
     found = ""
-    for look in looks:
+    for at, look in looks:
         before = contest.going_on
-        changed = contest.looked(different=look == "!")
+        changed = contest.looked(at, different=look == "!")
         assert changed is (contest.going_on is not before)
         found += "!" if contest.going_on else "."
     return found
 
 
+def every(seconds: float, looks: str, start: float = 1000.0) -> list[tuple[float, str]]:
+    return [(start + number * seconds, look) for number, look in enumerate(looks)]
+
+
 def test_one_flush_or_two_are_no_contest() -> None:
     """Somebody flushed the tables, and again later: both were repaired, and that was it."""
-    assert states("!..!.") == "....."
+    assert states(*every(30.0, "!..!.")) == "....."
 
 
 def test_three_looks_in_a_row() -> None:
     """Differences at three looks, each after a repair."""
-    assert states("!!!") == "..!"
+    assert states(*every(30.0, "!!!")) == "..!"
 
 
-def test_a_slower_writer() -> None:
-    """Somebody who writes at two of three looks."""
-    assert states("!!.!!") == "...!!"
+def test_quick_looks_after_each_repair_hide_nobody() -> None:
+    """A kube-proxy that writes every 30 s, and an agent that looks thrice right after a repair."""
+    looks = [look for round_ in range(3) for look in every(1.0, "!...", 1000.0 + 30.0 * round_)]
+    assert states(*looks) == "........!!!!"
 
 
-def test_it_ends_after_five_quiet_looks() -> None:
-    """Four may be luck; it begins anew after that."""
-    assert states("!!!.....!!") == "..!!!!!..."
+def test_three_accidents_far_apart_are_no_contest() -> None:
+    """The third one comes more than ten periods behind the first."""
+    assert states((1000.0, "!"), (1150.0, "!"), (1300.1, "!")) == "..."
+    assert states((1000.0, "!"), (1150.0, "!"), (1300.0, "!")) == "..!"
+
+
+def test_it_ends_after_ten_quiet_periods() -> None:
+    """Not earlier, however many looks there are; it begins anew after that."""
+    assert states(*every(1.0, "!!!"), *every(30.0, "..", 1272.0), (1302.1, ".")) == "..!!!."
+    assert states(*every(1.0, "!!!"), (1302.1, "."), *every(1.0, "!!!", 1400.0)) == "..!...!"
 
 
 def test_the_controller_tells_it_once_and_when_it_is_over() -> None:
@@ -48,7 +62,7 @@ def test_the_controller_tells_it_once_and_when_it_is_over() -> None:
         world.later(31)
     during = world.notes.of("contested")
     repaired = "10.0.0.1:8080" in world.nat()
-    for _ in range(5):
+    for _ in range(10):
         world.later(31)
 
     assert during == [(V4, True)]
