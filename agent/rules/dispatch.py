@@ -111,6 +111,7 @@ class TreeDispatch(Dispatch):
         self._entries: dict[Owner, list[tuple[Radix, Entry]]] = {}
         self._changed: set[ChainId] = {place.value for place in Place}
         self._gone: set[ChainId] = set()
+        self._flushed = True
 
     def put(self, owner: Owner, portals: Iterable[Portal]) -> None:
         """Replace the portals of one service port; none removes it."""
@@ -123,9 +124,11 @@ class TreeDispatch(Dispatch):
         for radix, entry in before:
             if (radix, entry) not in after:
                 radix.remove(entry)
+                self._flushed = False
         for radix, entry in after:
             if (radix, entry) not in before:
                 radix.add(entry)
+                self._flushed = False
         if after:
             self._entries[owner] = after
 
@@ -163,6 +166,9 @@ class TreeDispatch(Dispatch):
         return sum(trees.count() for trees in mine)
 
     def _flush(self) -> None:
+        if self._flushed:
+            return
+        self._flushed = True
         for trees in self._trees.values():
             changed, gone = trees.flush()
             self._changed = (self._changed - gone) | changed

@@ -8,23 +8,22 @@ conntrack remembers the outcome for all that follow.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import functools
 
-from agent.rules.rule import Jump, Match, Rule, Statistic
+from agent.rules.rule import Jump, Statistic, rule
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+#: Stands for the chain that a rule leads to.
+_CHAIN = "\x03"
 
 
-def share(one_in: int, matches: tuple[Match, ...], chain: str) -> Rule:
-    """A rule that takes one in so many of what reaches it; of one in one it takes all."""
+@functools.lru_cache(maxsize=4096)
+def share(one_in: int) -> str:
+    """A rule that takes one in so many of what reaches it, up to its chain; of one it takes all."""
     dice = (Statistic(one_in),) if one_in > 1 else ()
-    return Rule((*matches, *dice), Jump(chain))
+    return rule(*dice, to=Jump(_CHAIN)).text().removesuffix(_CHAIN)
 
 
-def cascade(chances: Sequence[tuple[tuple[Match, ...], str]]) -> list[Rule]:
-    """Rules that send an equal share to each (matches, chain), in the order given."""
-    count = len(chances)
-    return [
-        share(count - position, matches, chain) for position, (matches, chain) in enumerate(chances)
-    ]
+@functools.lru_cache(maxsize=64)
+def shares(count: int) -> tuple[str, ...]:
+    """The rules that send an equal share to each of so many chains, up to these."""
+    return tuple(map(share, range(count, 0, -1)))

@@ -18,6 +18,7 @@ from agent.rules.dispatch import (
     Owner,
     TreeDispatch,
 )
+from agent.rules.edges import differing
 from agent.rules.endpoints import EndpointChains
 from agent.rules.service import Compiled, Place, compile_port
 from agent.rules.static import BASE_CHAINS, node_port_tail, static_chains
@@ -38,6 +39,8 @@ TREE_ABOVE = 200
 FLAT_BELOW = 150
 
 ServiceChains = dict[Owner, Compiled]
+#: Chains that are new or have other rules, and names of those that are gone.
+Differences = tuple[list["Chain"], list[str]]
 Tables = dict[str, dict[str, list[str] | tuple[str, ...]]]
 Layout = Literal["auto", "flat", "tree"]
 
@@ -248,3 +251,18 @@ def chains_of(compiled: Mapping[Owner, Compiled]) -> Iterator[Chain]:
 def own_chains(compiled: Mapping[Owner, Compiled]) -> dict[str, tuple[str, ...]]:
     """The same by name."""
     return dict(chains_of(compiled))
+
+
+def differences(before: ServiceChains, after: ServiceChains) -> Differences:
+    """Chains of a Service that are new or have other rules, and names of those that are gone.
+
+    Service ports have no chain in common: a chain's name says whose it is.
+    """
+    written: list[Chain] = []
+    gone: list[str] = []
+    for owner in {**after, **before}:
+        old, new = before.get(owner), after.get(owner)
+        put, left = differing(old.chains if old else (), new.chains if new else ())
+        written += put
+        gone += left
+    return written, gone

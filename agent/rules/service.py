@@ -5,23 +5,17 @@ the cluster IP leads to SVC (policy Cluster) or SVL (Local), everything else to 
 in front of it where source ranges restrict a load balancer. EXT decides about masquerading
 and lets this node and its pods bypass a Local policy. SVC and SVL are the lottery over
 endpoints, and a SEP rewrites the destination.
-
-A large cluster has a hundred thousand rules that differ in an address, a chain or a number alone.
-Those are made once, with a hole (a character that no validated text has) in its place, become
-text once, and are filled in.
 """
 
 from __future__ import annotations
 
 import enum
-import functools
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from agent.rules import names
-from agent.rules.endpoints import Chain, EndpointChains, Texts
-from agent.rules.lottery import cascade, share
+from agent.rules.endpoints import RULES, Chain, EndpointChains, PortChains, Texts
 from agent.rules.rule import (
     ACCEPT,
     DROP,
@@ -35,21 +29,17 @@ from agent.rules.rule import (
     Match,
     Nfacct,
     Protocol,
-    Recent,
     Rule,
     Source,
     rule,
 )
 from agent.state.addresses import contains
-from agent.state.values import DetectLocal, Endpoint, NodeView, ServicePort
+from agent.state.values import DetectLocal, NodeView, ServicePort
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from agent.state.selection import Selection
-
-#: A hole for an endpoint's chain.
-_CHAIN = "\x03"
 
 COUNTER_LOCALHOST = "localhost_nps_accepted_pkts"
 _TO_MARK = Jump(names.MARK_MASQ)
@@ -130,7 +120,7 @@ def compile_port(
         comments: whether rules of endpoints carry comments; large clusters go without.
     """
     seps = made.make(port, selection.reachable, comments=comments)
-    return _Compiler(port, selection, node, seps, comments=comments).run()
+    return _Compiler(port, selection, node, seps).run()
 
 
 class _Compiler:
@@ -141,12 +131,9 @@ class _Compiler:
         port: ServicePort,
         selection: Selection,
         node: NodeView,
-        seps: list[Chain],
-        *,
-        comments: bool,
+        seps: PortChains,
     ) -> None:
-        self.port, self.selection, self.node, self.comments = port, selection, node, comments
-        self.seps = seps  # of each of ``selection.reachable``, in its order
+        self.port, self.selection, self.node, self.seps = port, selection, node, seps
         self.name = port.name
         digest = names.service_hash(self.name, port.protocol)
         self.svc, self.svl = names.SVC + digest, names.SVL + digest
@@ -160,11 +147,12 @@ class _Compiler:
 
     def run(self) -> Compiled:
         """Compile chains and portals."""
-        chains = self._chains() if self.selection.usable else []
+        own = self._own_chains() if self.selection.usable else {}
+        seps = self.seps.chains if self.selection.usable else ()
         return Compiled(
-            chains=tuple(chains),
+            chains=(*own.items(), *seps),
             portals=tuple(self._portals()),
-            rules=sum([len(rules) for _, rules in chains]),
+            rules=sum(map(len, own.values())) + len(seps) * RULES,
             no_local_internal=self.selection.usable and not self.internal,
             no_local_external=self.selection.usable and not self.external,
         )
@@ -256,7 +244,7 @@ class _Compiler:
 
     # Chains ------------------------------------------------------------------------------
 
-    def _chains(self) -> list[Chain]:
+    def _own_chains(self) -> dict[str, Texts]:
         port, selection = self.port, self.selection
         chains: dict[str, Texts] = {}
         if self.internal:
@@ -266,10 +254,12 @@ class _Compiler:
         if self.restricted:
             chains[self.fw] = _texts(self._firewall_chain())
         if port.uses_cluster_endpoints and selection.cluster:
-            chains[self.svc] = chains.get(self.svc, ()) + self._balance(selection.cluster)
+            leading = self.seps.lead(self.svc, selection.cluster)
+            chains[self.svc] = chains.get(self.svc, ()) + leading
         if port.uses_local_endpoints and selection.local:
-            chains[self.svl] = chains.get(self.svl, ()) + self._balance(selection.local)
-        return [*chains.items(), *self.seps]
+            leading = self.seps.lead(self.svl, selection.local)
+            chains[self.svl] = chains.get(self.svl, ()) + leading
+        return chains
 
     def _masquerade_internal(self) -> list[Rule]:
         """Traffic to the cluster IP from outside the cluster must come back through us."""
@@ -336,56 +326,6 @@ class _Compiler:
         rules = [rule(comment, Source(cidr), to=Jump(self.ext)) for cidr in allowed]
         rest = f"other traffic to {self.name} will be dropped by {names.PROXY_FIREWALL}"
         return [*rules, rule(Comment(rest), to=None)]
-
-    def _balance(self, endpoints: tuple[Endpoint, ...]) -> Texts:
-        chosen = self._seps_of(endpoints)
-        seconds = self.port.affinity_seconds
-        if not self.comments:
-            return (*_asking(chosen, seconds), *_throwing(chosen))
-        pairs = zip(endpoints, chosen, strict=True)
-        chances = [(self._endpoint_comment(one.address), chain) for one, (chain, _) in pairs]
-        sticky = [
-            Rule((comment, Recent(chain, seconds)), Jump(chain))
-            for comment, chain in (chances if seconds else ())
-        ]
-        return _texts(sticky + cascade([((comment,), chain) for comment, chain in chances]))
-
-    def _seps_of(self, endpoints: tuple[Endpoint, ...]) -> list[Chain]:
-        reachable = self.selection.reachable
-        if len(endpoints) == len(reachable):
-            return self.seps
-        chosen = set(map(id, endpoints))
-        pairs = zip(reachable, self.seps, strict=True)
-        return [sep for endpoint, sep in pairs if id(endpoint) in chosen]
-
-    def _endpoint_comment(self, address: str) -> Comment:
-        return Comment(f"{self.name} -> {address}")
-
-
-def _asking(chains: list[Chain], seconds: int) -> list[str]:
-    """Whether each remembers the client, without comments; nothing without affinity."""
-    if not seconds:
-        return []
-    like = rule(Recent(_CHAIN, seconds), to=Jump(_CHAIN)).text()
-    return [like.replace(_CHAIN, chain) for chain, _ in chains]
-
-
-def _throwing(chains: list[Chain]) -> list[str]:
-    """The lottery over all, without comments."""
-    shares = _shares(len(chains))
-    return [share + chain for share, (chain, _) in zip(shares, chains, strict=True)]
-
-
-@functools.lru_cache(maxsize=4096)
-def _share(one_in: int) -> str:
-    """A rule of a lottery up to the chain."""
-    return share(one_in, (), _CHAIN).text().removesuffix(_CHAIN)
-
-
-@functools.lru_cache(maxsize=64)
-def _shares(count: int) -> Texts:
-    """The rules of a lottery over so many, up to their chains."""
-    return tuple(map(_share, range(count, 0, -1)))
 
 
 def _texts(rules: Iterable[Rule]) -> Texts:

@@ -8,7 +8,9 @@ chance; here it is made by what the entries say, never by the order in which the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from bisect import bisect_left
+from operator import attrgetter
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
@@ -25,6 +27,9 @@ if TYPE_CHECKING:
 
 PortId = tuple[str, str]
 _FAMILIES = {family.value: family for family in Family}
+_ADDRESS = attrgetter("address")
+#: With more changes than this in a slice, merging all anew costs less.
+_MOST_CHANGES = 32
 
 
 class SliceState(msgspec.Struct, frozen=True, gc=False):
@@ -37,19 +42,20 @@ class SliceState(msgspec.Struct, frozen=True, gc=False):
 
 
 def slice_state(
-    endpoint_slice: EndpointSlice, node_name: str
+    endpoint_slice: EndpointSlice, node_name: str, before: SliceState | None = None
 ) -> tuple[SliceState | None, tuple[Problem, ...]]:
     """Digest a slice, and say what was left out.
 
     None for a slice of another address type than IPv4 and IPv6 (FQDN is legal and not for a
-    proxy), and for one that names no Service.
+    proxy), and for one that names no Service. Endpoints that are as they were before are taken
+    from there: one that changes comes with up to 999 that do not.
     """
     key = key_of(endpoint_slice)
     family = _FAMILIES.get(endpoint_slice.address_type)
     if family is None:
-        known = endpoint_slice.address_type == "FQDN"
+        legal = endpoint_slice.address_type == "FQDN"
         text = f"address type {endpoint_slice.address_type[:80]!r} is unknown"
-        return None, () if known else (Problem(key, text),)
+        return None, () if legal else (Problem(key, text),)
     service = (endpoint_slice.metadata.labels or {}).get(LABEL_SERVICE_NAME)
     if not service:
         return None, (Problem(key, f"it has no label {LABEL_SERVICE_NAME}"),)
@@ -57,12 +63,15 @@ def slice_state(
         return None, problems_of(key, [f"its Service is named {service[:80]!r}, no DNS label"])
     texts: list[str] = []
     ports = _ports(endpoint_slice, texts.append)
-    number = ports[0][2] if ports else 0
+    known: dict[str, Endpoint] = {}
+    if before is not None and before.family is family:
+        known = {endpoint.ip: endpoint for endpoint in before.endpoints}
+    reader = _Reader(family, ports[0][2] if ports else 0, node_name, known)
     state = SliceState(
         service=Key(key.namespace, service),
         family=family,
         ports=ports,
-        endpoints=_endpoints(endpoint_slice, number, family, node_name, texts.append),
+        endpoints=reader.read(endpoint_slice.endpoints or (), texts.append),
     )
     return state, problems_of(key, texts)
 
@@ -87,47 +96,68 @@ def _ports(
     return tuple(found)
 
 
-def _endpoints(
-    endpoint_slice: EndpointSlice,
-    port: int,
-    family: Family,
-    node_name: str,
-    report: Callable[[str], None],
-) -> tuple[Endpoint, ...]:
-    found: dict[str, Endpoint] = {}
-    for endpoint in endpoint_slice.endpoints or ():
-        if not endpoint.addresses:
-            report("an endpoint has no address")
-            continue
-        parsed = parse_ip(endpoint.addresses[0])
-        if parsed is None or parsed[0] is not family:
-            text = endpoint.addresses[0][:80]
-            report(f"endpoint address {text!r} is not an {family.value} address")
-            continue
-        if not can_be_endpoint(parsed[1]):
-            report(f"endpoint address {parsed[1]} is a loopback or link-local one")
-            continue
-        entry = _entry(endpoint, parsed[1], port, node_name)
-        if entry.ip not in found or not entry.terminating:
-            found[entry.ip] = entry
-    return tuple(found.values())
+class _Reader(NamedTuple):
+    """Reads the endpoints of a slice, on its first port.
 
+    Attributes:
+        family: of the slice.
+        port: its first one.
+        node_name: this node.
+        known: the slice's endpoints of before, by address; those that are the same are taken.
+    """
 
-def _entry(endpoint: SliceEndpoint, ip: str, port: int, node_name: str) -> Endpoint:
-    conditions, hints = endpoint.conditions, endpoint.hints
-    local = bool(node_name) and endpoint.node_name == node_name
-    if conditions is None and hints is None:
-        return Endpoint(ip, port, local)
-    return Endpoint(
-        ip,
-        port,
-        local,
-        ready=conditions is None or conditions.ready is not False,
-        serving=conditions is None or conditions.serving is not False,
-        terminating=conditions is not None and conditions.terminating is True,
-        zones=_names(hints.for_zones) if hints else (),
-        nodes=_names(hints.for_nodes) if hints else (),
-    )
+    family: Family
+    port: int
+    node_name: str
+    known: dict[str, Endpoint]
+
+    def read(
+        self, entries: Iterable[SliceEndpoint], report: Callable[[str], None]
+    ) -> tuple[Endpoint, ...]:
+        """Each address once; what is left out is reported."""
+        family, known = self.family, self.known
+        found: dict[str, Endpoint] = {}
+        for entry in entries:
+            if not entry.addresses:
+                report("an endpoint has no address")
+                continue
+            ip = entry.addresses[0]
+            if ip not in known:
+                parsed = parse_ip(ip)
+                if parsed is None or parsed[0] is not family:
+                    report(f"endpoint address {ip[:80]!r} is not an {family.value} address")
+                    continue
+                ip = parsed[1]
+                if not can_be_endpoint(ip):
+                    report(f"endpoint address {ip} is a loopback or link-local one")
+                    continue
+            endpoint = self._endpoint(entry, ip)
+            if ip not in found or not endpoint.terminating:
+                found[ip] = endpoint
+        return tuple(found.values())
+
+    def _endpoint(self, entry: SliceEndpoint, ip: str) -> Endpoint:
+        conditions, hints = entry.conditions, entry.hints
+        local = bool(self.node_name) and entry.node_name == self.node_name
+        ready = serving = True
+        terminating = False
+        if conditions is not None:
+            ready, serving = conditions.ready is not False, conditions.serving is not False
+            terminating = conditions.terminating is True
+        zones, nodes = (_names(hints.for_zones), _names(hints.for_nodes)) if hints else ((), ())
+        was = self.known.get(ip)
+        if (
+            was is not None
+            and was.port == self.port
+            and was.local is local
+            and was.ready is ready
+            and was.serving is serving
+            and was.terminating is terminating
+            and was.zones == zones
+            and was.nodes == nodes
+        ):
+            return was
+        return Endpoint(ip, self.port, local, ready, serving, terminating, zones, nodes)
 
 
 def _names(hints: Iterable[Named] | None) -> tuple[str, ...]:
@@ -142,6 +172,38 @@ def merge(slices: Iterable[SliceState], family: Family) -> dict[PortId, tuple[En
             for name, protocol, number in state.ports:
                 entries.setdefault((name, protocol), []).extend(_on_port(state.endpoints, number))
     return {port_id: _each_once(found) for port_id, found in entries.items()}
+
+
+def exchanged(
+    merged: dict[PortId, tuple[Endpoint, ...]], before: SliceState, after: SliceState
+) -> dict[PortId, tuple[Endpoint, ...]] | None:
+    """What ``merge`` gives when a slice is exchanged for another, from what it gave before.
+
+    No address was in it twice. None where all slices must be merged anew.
+    """
+    if before.family is not after.family or before.ports != after.ports:
+        return None
+    gone = {endpoint.ip: endpoint for endpoint in before.endpoints}
+    new: list[Endpoint] = []
+    for endpoint in after.endpoints:
+        if gone.get(endpoint.ip) == endpoint:
+            del gone[endpoint.ip]
+        else:
+            new.append(endpoint)
+    if len(gone) + len(new) > _MOST_CHANGES:
+        return None
+    merged = dict(merged)
+    for name, protocol, number in after.ports:
+        found = list(merged[name, protocol])
+        for endpoint in _on_port(tuple(gone.values()), number):
+            del found[bisect_left(found, endpoint.address, key=_ADDRESS)]
+        for endpoint in _on_port(tuple(new), number):
+            place = bisect_left(found, endpoint.address, key=_ADDRESS)
+            if place < len(found) and found[place].address == endpoint.address:
+                return None
+            found.insert(place, endpoint)
+        merged[name, protocol] = tuple(found)
+    return merged
 
 
 def _on_port(endpoints: tuple[Endpoint, ...], number: int) -> Iterable[Endpoint]:

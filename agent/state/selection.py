@@ -14,7 +14,7 @@ import msgspec
 from agent.state.values import Endpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from agent.state.values import ServicePort
 
@@ -70,6 +70,8 @@ def select(
 def _ready_or_draining(endpoints: Sequence[Endpoint]) -> tuple[Endpoint, ...]:
     """The ready ones; if there are none, those that still serve while they terminate."""
     chosen = [endpoint for endpoint in endpoints if endpoint.ready]
+    if len(chosen) == len(endpoints):
+        return tuple(endpoints)
     if not chosen:
         chosen = [endpoint for endpoint in endpoints if endpoint.serving and endpoint.terminating]
     return tuple(chosen)
@@ -88,11 +90,12 @@ def _cluster(endpoints: Sequence[Endpoint], node_name: str, zone: str) -> tuple[
 
 def topology(endpoints: Sequence[Endpoint], node_name: str, zone: str) -> Topology:
     """Hints count only if every ready endpoint has them and one of them is for us."""
-    ready = [endpoint for endpoint in endpoints if endpoint.ready]
-    if not ready:
-        return Topology.ANY
-    if all(e.nodes for e in ready) and any(node_name in e.nodes for e in ready):
+
+    def ready() -> Iterator[Endpoint]:
+        return (endpoint for endpoint in endpoints if endpoint.ready)
+
+    if all(e.nodes for e in ready()) and any(node_name in e.nodes for e in ready()):
         return Topology.SAME_NODE
-    if all(e.zones for e in ready) and any(zone in e.zones for e in ready):
+    if all(e.zones for e in ready()) and any(zone in e.zones for e in ready()):
         return Topology.SAME_ZONE
     return Topology.ANY

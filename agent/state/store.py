@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from agent.cluster.objects import Key, key_of
-from agent.state.endpoints import PortId, SliceState, count, merge, slice_state
+from agent.state.endpoints import PortId, SliceState, count, exchanged, merge, slice_state
 from agent.state.limits import MOST_ENDPOINTS, bounded, entries
 from agent.state.services import ANY_ADDRESS, AddressPolicy, Problem, service_ports
 from agent.state.values import Endpoint, Family, ServicePort
@@ -80,6 +80,7 @@ class Record:
     def set_slice(self, name: str, state: SliceState | None) -> None:
         """Put a slice, or take it away."""
         before = self.slices.pop(name, None)
+        merged = None if before is None or state is None else self._exchanged(before, state)
         if before is not None:
             self._entries[before.family] -= entries(before)
         if state is not None:
@@ -87,6 +88,18 @@ class Record:
             self._entries[state.family] += entries(state)
         self._bounded.clear()
         self._merged.clear()
+        if state is not None and merged is not None:
+            self._merged[state.family] = merged
+
+    def _exchanged(self, before: SliceState, after: SliceState) -> Endpoints | None:
+        """What is kept merged, with one slice in place of another; None to merge all anew."""
+        known = self._merged.get(before.family)
+        total = self._entries[before.family]
+        if known is None or total + entries(after) - entries(before) > MOST_ENDPOINTS:
+            return None
+        if total != sum(map(len, known.values())):  # an address is in it twice, or a part is unused
+            return None
+        return exchanged(known, before, after)
 
     def set_ports(self, ports: FamilyPorts) -> None:
         """Replace its ports."""
@@ -180,9 +193,10 @@ class Store:
 
     def put_slice(self, endpoint_slice: EndpointSlice) -> Change:
         """Accept a slice that was added or changed; it may have moved to another Service."""
-        state, problems = slice_state(endpoint_slice, self.node_name)
         key = key_of(endpoint_slice)
         left = self._slices.get(key)
+        before = None if left is None else self._records[left].slices.get(key.name)
+        state, problems = slice_state(endpoint_slice, self.node_name, before)
         families = frozenset[Family]()
         if left is not None and (state is None or state.service != left):
             families |= self.delete_slice(key).families

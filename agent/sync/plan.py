@@ -27,7 +27,7 @@ from agent.cluster.objects import Key
 from agent.rules import names
 from agent.rules.dispatch import ChainId
 from agent.rules.parse import equal, understood
-from agent.rules.ruleset import ServiceChains, chains_of, own_chains
+from agent.rules.ruleset import Differences, ServiceChains, chains_of, differences, own_chains
 from agent.rules.service import Place
 from agent.rules.static import (
     BASE_CHAINS,
@@ -45,9 +45,12 @@ from agent.sync.transaction import Block, Line, Transaction
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
+    from agent.rules.endpoints import Chain
     from agent.rules.ruleset import RuleSet
 
 
+#: Of a Service that does not exist.
+_NOTHING: ServiceChains = {}
 _FILTER_ROOTS = tuple(place.chain for place in Place if place.table == "filter")
 
 
@@ -103,6 +106,8 @@ class Planner:
     def __init__(self, rules: RuleSet) -> None:
         self.rules = rules
         self.accepted = Accepted()
+        #: What was compared last: both halves of a plan ask for it.
+        self._compared: tuple[ServiceChains, ServiceChains, Differences] = {}, {}, ([], [])
         self._changed: set[ChainId] = set()
         self._gone: set[ChainId] = set()
 
@@ -123,25 +128,34 @@ class Planner:
         block = Block("nat")
         chains, fills = block.chains, block.fills
         for key in services:
-            held = view.right if view else own_chains(self.accepted.services.get(key, {}))
-            for port in self.rules.services.get(key, {}).values():
-                for own in port.chains:
-                    chain, texts = own
-                    if held.get(chain) != texts:
-                        chains[chain] = key
-                        if texts:
-                            fills.append(own)  # what there is by the hundred thousand, as it is
+            for own in self._written(key, view):
+                chain, texts = own
+                chains[chain] = key
+                if texts:
+                    fills.append(own)  # what there is by the hundred thousand, as it is
         return block
+
+    def _written(self, key: Key, view: KernelView | None) -> Iterable[Chain]:
+        """The chains of a Service that are to be written."""
+        if view is None:
+            return self._differences(key)[0]
+        held = view.right
+        return [c for c in chains_of(self.rules.services.get(key, {})) if held.get(c[0]) != c[1]]
+
+    def _differences(self, key: Key) -> Differences:
+        """Chains of a Service that are not as they were accepted, and those that it has lost."""
+        held = self.accepted.services.get(key, _NOTHING)
+        wanted = self.rules.services.get(key, _NOTHING)
+        before, after, found = self._compared
+        if before is not held or after is not wanted:
+            found = differences(held, wanted)
+            self._compared = held, wanted, found
+        return found
 
     def left(self, services: Iterable[Key]) -> set[ChainId]:
         """Chains that some Services had when they were accepted, and have no longer."""
-        gone: set[ChainId] = set()
-        for key in services:
-            before = self.accepted.services.get(key)
-            if before:
-                wanted = own_chains(self.rules.services.get(key, {}))
-                gone |= {("nat", chain) for chain, _ in chains_of(before) if chain not in wanted}
-        return gone
+        known = [key for key in services if key in self.accepted.services]
+        return {("nat", chain) for key in known for chain in self._differences(key)[1]}
 
     def right(self, held: Mapping[str, list[str]]) -> dict[str, tuple[str, ...]]:
         """Chains that are in nat as they should be, with what they should hold."""

@@ -501,25 +501,37 @@ def test_one_address_with_two_ports_has_two_chains() -> None:
     assert len(found.chains) == 3
 
 
-def test_many_endpoints_are_compiled_alike_whatever_was_compiled_before() -> None:
-    """Chains of many endpoints are taken again from the last time: only those that are right."""
+@pytest.mark.parametrize("comments", [False, True])
+def test_many_endpoints_are_compiled_alike_whatever_was_compiled_before(*, comments: bool) -> None:
+    """Chains of many endpoints, and the rules that lead to them, are taken again from the last
+    time: only those that are right."""
     many = [Endpoint(f"10.0.1.{number}", 8080) for number in range(100)]
     changed = [Endpoint("10.0.1.200", 8080), *many[1:50], Endpoint("10.0.1.50", 8081), *many[51:]]
+    here, there = [Endpoint(f"10.0.0.{number}", 80, local=True) for number in (1, 2)]
     runs: list[tuple[list[Endpoint], dict[str, Any]]] = [
         (many, {}),
         (changed, {}),
         (changed, {"affinity_seconds": 60}),
+        (many[5:90], {"affinity_seconds": 60}),
+        ([*many[:20], Endpoint("10.0.1.7", 81), *many[20:]], {"affinity_seconds": 60}),
+        (many, {"affinity_seconds": 61}),
+        (many[1:], {}),
+        (many, {}),
+        ([Endpoint("10.0.0.1", 80), *many], {}),
+        ([here, *many], {"node_port": 30000, "external_local": True}),
+        ([here, *changed], {"node_port": 30000, "external_local": True}),
+        ([*many, there], {"node_port": 30000, "external_local": True}),
         (changed, {"port_name": "other"}),
         (changed, {"protocol": "udp"}),
         (many, {}),
     ]
     made = EndpointChains()
     after_each_other = [
-        build(*endpoints, comments=False, made=made, **fields) for endpoints, fields in runs
+        build(*endpoints, comments=comments, made=made, **fields) for endpoints, fields in runs
     ]
 
     for found, (endpoints, fields) in zip(after_each_other, runs, strict=True):
-        assert found == build(*endpoints, comments=False, **fields)
+        assert found == build(*endpoints, comments=comments, **fields)
     first, second = (dict(found.chains) for found in after_each_other[:2])
     assert len(first.keys() - second.keys()) == len(second.keys() - first.keys()) == 2
 

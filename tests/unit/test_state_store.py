@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.cluster.objects import EndpointSlice, Key, Service
+from agent.state import endpoints as merging
+from agent.state import store as stores
 from agent.state.services import AddressPolicy
 from agent.state.store import Change, Store
 from agent.state.values import Endpoint, Family, ServicePort
@@ -456,7 +459,7 @@ SLICES = st.builds(
     st.sampled_from(["s", "t", "u"]),
     st.sampled_from([*NAMES, ""]),
     st.sampled_from(["IPv4", "IPv6", "FQDN"]),
-    st.lists(st.integers(1, 3), max_size=2),
+    st.lists(st.integers(1, 6), max_size=4),
 )
 OPERATIONS = st.one_of(
     st.tuples(st.just("put_service"), SERVICES),
@@ -512,12 +515,21 @@ def view_of(store: Store, keys: set[Key]) -> View:
     return found
 
 
-@given(st.lists(OPERATIONS, max_size=25))
+@given(st.lists(OPERATIONS, max_size=25), st.sampled_from([0, 64]), st.integers(0, 4))
 def test_a_reader_of_changes_knows_what_a_fresh_store_knows(
-    operations: list[tuple[str, Any]],
+    operations: list[tuple[str, Any]], many: int, most_changes: int
 ) -> None:
     """Whatever happens, and whenever a reader looks, what changed since its last look and what it
-    knew before make up the same as a store that was filled at once."""
+    knew before make up the same as a store that was filled at once. With many endpoints that is
+    made by exchanging those that changed."""
+    with (
+        mock.patch.object(stores, "_MANY", many),
+        mock.patch.object(merging, "_MOST_CHANGES", most_changes),
+    ):
+        check_a_reader(operations)
+
+
+def check_a_reader(operations: list[tuple[str, Any]]) -> None:
     store, model = Store(NODE), Model()
     mark, seen = 0, View()
     for operation, what in [*operations, ("look", None)]:
@@ -538,6 +550,75 @@ def test_a_reader_of_changes_knows_what_a_fresh_store_knows(
 
             assert bool(change.families) == (store.generation > before)
     assert store.rebuilds == 0
+
+
+def test_endpoints_that_are_as_they_were_are_taken_again(store: Store) -> None:
+    """Of a slice, whatever else in it changed; they are not compared field by field ever after."""
+    store.put_service(service())
+    hints = {"forZones": [{"name": "z"}]}
+    kept = endpoint("10.0.0.1", node=NODE), endpoint("10.0.0.2", hints=hints)
+    store.put_slice(endpoint_slice(*kept, "10.0.0.3"))
+    record = store.get(key())
+    assert record is not None
+    before = record.slices["web-1"].endpoints
+    store.put_slice(endpoint_slice(*kept, endpoint("10.0.0.3", ready=False), "10.0.0.4"))
+    after = record.slices["web-1"].endpoints
+
+    assert [e.ip for e in after] == ["10.0.0.1", "10.0.0.2", "10.0.0.3", "10.0.0.4"]
+    assert [one is other for one, other in zip(before, after, strict=False)] == [True, True, False]
+    assert not after[2].ready
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"ready": False},
+        {"serving": False},
+        {"terminating": True},
+        {"node": NODE},
+        {"hints": {"forZones": [{"name": "z"}]}},
+        {"hints": {"forNodes": [{"name": "n"}]}},
+    ],
+)
+def test_whatever_changes_of_an_endpoint_is_seen(store: Store, change: dict[str, Any]) -> None:
+    """Each field, there and back."""
+    store.put_service(service())
+    plain, other = endpoint_slice("10.0.0.1"), endpoint_slice(endpoint("10.0.0.1", **change))
+    for one in (plain, other, plain):
+        assert store.put_slice(one) == FOUR
+        fresh = Store(NODE)
+        fresh.put_slice(one)
+        assert store.get(key()).slices == fresh.get(key()).slices  # type: ignore[union-attr]
+
+
+def test_another_port_is_another_endpoint(store: Store) -> None:
+    """Though it has the same address."""
+    store.put_service(service())
+    store.put_slice(endpoint_slice("10.0.0.1"))
+    moved = endpoint_slice("10.0.0.1", ports=[{"name": "http", "port": 8081}])
+
+    assert store.put_slice(moved) == FOUR
+    record = store.get(key())
+    assert record is not None
+    assert [e.port for e in record.endpoints(V4)["http", "tcp"]] == [8081]
+
+
+def test_a_change_of_many_endpoints_keeps_the_others(store: Store) -> None:
+    """Those of other slices, and of the same; none is merged anew."""
+    store.put_service(service())
+    some = [f"10.0.1.{number}" for number in range(1, 101)]
+    store.put_slice(endpoint_slice(*some))
+    store.put_slice(endpoint_slice("10.0.2.1", "10.0.2.2", name="web-2"))
+    record = store.get(key())
+    assert record is not None
+    before = record.endpoints(V4)["http", "tcp"]
+    with mock.patch.object(stores, "merge", side_effect=AssertionError):
+        store.put_slice(endpoint_slice(*some[1:50], "10.0.0.7", *some[50:]))
+        after = record.endpoints(V4)["http", "tcp"]
+
+    ips = ["10.0.0.7", *some[1:], "10.0.2.1", "10.0.2.2"]
+    assert [e.address for e in after] == sorted(f"{ip}:8080" for ip in ips)
+    assert len(set(map(id, before)) - set(map(id, after))) == 1
 
 
 def test_many_endpoints_are_kept_merged_until_they_change(store: Store) -> None:

@@ -15,9 +15,10 @@ from unittest import mock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.rules import names, radix, ruleset
+from agent.rules import edges, endpoints, names, radix, ruleset
 from agent.rules.ruleset import RuleSet
 from agent.rules.static import LAST_RULE
+from agent.state import store as stores
 from agent.state.store import Store
 from agent.state.values import DetectLocal, Family, NodeView
 from agent.sync import apply, chains
@@ -175,6 +176,7 @@ class Setup:
     layout: Layout
     large: int
     edit_from: int
+    many: int
 
     @contextlib.contextmanager
     def limits(self) -> Iterator[None]:
@@ -182,6 +184,9 @@ class Setup:
         with (
             mock.patch.multiple(ruleset, LARGE_CLUSTER=self.large, TREE_ABOVE=2, FLAT_BELOW=1),
             mock.patch.multiple(radix, LIMIT=2, INLINE=1),
+            mock.patch.object(stores, "_MANY", self.many),
+            mock.patch.object(endpoints, "_MANY", self.many),
+            mock.patch.multiple(edges, _FIRST_STEP=1, _OWN=1),
             mock.patch.object(chains, "EDIT_FROM", self.edit_from),
             mock.patch.object(apply, "_BRANCH_RULES", 2),
         ):
@@ -349,6 +354,7 @@ SETUPS = st.builds(
     layout=st.sampled_from(["flat", "tree", "auto"]),
     large=st.sampled_from([3, 1000]),
     edit_from=st.sampled_from([1, 64]),
+    many=st.sampled_from([0, 64]),
 )
 
 
