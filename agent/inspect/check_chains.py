@@ -8,6 +8,7 @@ from agent.inspect.findings import Finding, Wrong
 from agent.inspect.packet import split_endpoint
 from agent.inspect.survey import comment_of, is_lottery, is_plain, suffix
 from agent.inspect.tables import target_name
+from agent.inspect.usual import UsualEndpoint, UsualLottery
 from agent.inspect.wrap import counted
 from agent.rules import names
 from agent.rules.names import service_hash
@@ -62,7 +63,8 @@ def check_service_chains(survey: Survey) -> Iterator[Finding]:
             continue
         report = Reporter(survey, chain)
         if is_lottery(name):
-            yield from _check_lottery(report)
+            if not _is_fair(survey, chain):
+                yield from _check_lottery(report)
         elif name.startswith(names.EXT):
             yield from _check_external(report)
         elif name.startswith(names.FW):
@@ -70,6 +72,14 @@ def check_service_chains(survey: Survey) -> Iterator[Finding]:
 
 
 # The lottery -------------------------------------------------------------------------------
+
+
+def _is_fair(survey: Survey, chain: Chain) -> bool:
+    """Whether the chain is as nearly all are, so that nothing else needs to be looked at."""
+    usual = chain.usual
+    return type(usual) is UsualLottery and (
+        not usual.seconds or all(_remembers(survey, one) for one in usual.endpoints)
+    )
 
 
 def _check_lottery(report: Reporter) -> Iterator[Finding]:
@@ -201,7 +211,7 @@ def _check_sticky(
 
 def _remembers(survey: Survey, chain: str) -> bool:
     found = survey.tables.chain("nat", chain)
-    if found is not None and found.usual is not None:
+    if found is not None and type(found.usual) is UsualEndpoint:
         return found.usual.remembers == chain
     return any(
         type(match) is Recent and not match.seconds and match.name == chain
@@ -233,7 +243,7 @@ def _is_whole(chain: Chain, service: str) -> bool:
     """Whether the chain is as nearly all are, so that nothing else needs to be looked at."""
     usual = chain.usual
     return (
-        usual is not None
+        type(usual) is UsualEndpoint
         and bool(service)
         and usual.comment in {"", service}
         and usual.remembers in {"", chain.name}

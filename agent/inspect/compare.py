@@ -16,6 +16,7 @@ import msgspec
 
 from agent.inspect.survey import service_in, suffix
 from agent.inspect.tables import target_name
+from agent.inspect.usual import UsualEndpoint, UsualLottery
 from agent.rules import names
 from agent.rules.parse import canonical, read_rule
 from agent.rules.printed import printed
@@ -163,6 +164,8 @@ class _Comparison:
         self, act: Act, table: str, chain: str, wanted: Sequence[Owned], entries: Sequence[Entry]
     ) -> Iterator[Change]:
         """A dispatch chain: each Service's rules, and what is nobody's last."""
+        if act is Act.CHANGE and self._is_printed([text for _, text in wanted], entries):
+            return
         ours: dict[str, list[str]] = {}
         for owner, text in wanted:
             ours.setdefault(owner_name(owner) if owner else "", []).append(text)
@@ -205,19 +208,34 @@ class _Comparison:
                     yield template
 
     def _same_chain(self, texts: tuple[str, ...], chain: Chain) -> bool:
-        """Likewise for a chain, of which nearly all are an endpoint's."""
-        if chain.usual is not None and chain.usual.as_written() == texts:
+        """Likewise for a chain, of which nearly all are usual ones."""
+        usual = chain.usual
+        if type(usual) is UsualEndpoint and usual.as_written() == texts:
             return True
+        if type(usual) is UsualLottery:
+            behind = texts[1:] if usual.marking else texts
+            if usual.as_written() == behind:
+                return not usual.marking or self._alike(texts[0], usual.marking)
         return self._same(texts, chain.entries)
 
     def _same(self, texts: Sequence[str], entries: Sequence[Entry]) -> bool:
         """Whether a chain holds these rules, in this order."""
+        return len(texts) == len(entries) and all(
+            self._alike(text, entry.text) for text, entry in zip(texts, entries, strict=True)
+        )
+
+    def _is_printed(self, texts: Sequence[str], entries: Sequence[Entry]) -> bool:
+        """Whether a chain holds these rules to the letter, as far as that can be told."""
         family = self._tables.family
         return len(texts) == len(entries) and all(
-            printed(text, family) == entry.text
-            or canonical(read_rule(text)) == canonical(entry.rule)
-            for text, entry in zip(texts, entries, strict=True)
+            printed(text, family) == entry.text for text, entry in zip(texts, entries, strict=True)
         )
+
+    def _alike(self, ours: str, held: str) -> bool:
+        """Whether one rule means what another one does."""
+        if printed(ours, self._tables.family) == held:
+            return True
+        return canonical(read_rule(ours)) == canonical(read_rule(held))
 
     def _leftover(self, shared: set[tuple[str, str]]) -> Iterator[Change]:
         """Chains of Services, and branches, that should not be there."""

@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, NamedTuple
 
 from agent.inspect.tables import EXTENSIONS, Chain, Entry, Tables, target_name
+from agent.inspect.usual import UsualEndpoint, UsualLottery
 from agent.rules import names
 from agent.rules.rule import (
     Comment,
@@ -135,7 +136,7 @@ class Survey:
         found = self.tables.chain("nat", chain)
         if found is None:
             return ""
-        if found.usual is not None:
+        if type(found.usual) is UsualEndpoint:
             return found.usual.destination
         for entry in reversed(found.entries):
             if isinstance(entry.rule.target, Dnat):
@@ -176,10 +177,17 @@ def _jumps(chains: dict[str, Chain]) -> tuple[dict[str, str], list[Reference]]:
     """The first chain that jumps to each chain, and jumps to chains that are not there."""
     callers = dict.fromkeys(chains, "")
     dangling: list[Reference] = []
-    marked = names.MARK_MASQ in chains
+    known = chains.__contains__
+    marked = known(names.MARK_MASQ)
     for name, chain in chains.items():
-        if chain.usual is not None and marked:
+        usual = chain.usual
+        if type(usual) is UsualEndpoint and marked:
             callers[names.MARK_MASQ] = name
+            continue
+        if type(usual) is UsualLottery and marked and all(map(known, usual.endpoints)):
+            if usual.marking:
+                callers[names.MARK_MASQ] = name
+            callers |= {to: callers[to] or name for to in usual.endpoints}
             continue
         for entry in chain.entries:
             target = entry.rule.target

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from agent.inspect.usual import UsualEndpoint, usual_endpoint
-from agent.rules import names
+from agent.inspect.usual import UsualEndpoint, UsualLottery, usual
 from agent.rules.parse import ParseError, read_rule
 from agent.rules.rule import Dnat, Jump, Masquerade, Rule, SetMark
-from agent.rules.saved import read_save
+from agent.rules.saved import read_save, run_rules
 from agent.rules.words import tokens
 from agent.state.values import Family
 
@@ -73,14 +72,33 @@ class Chain(msgspec.Struct):
     Attributes:
         name: its name.
         policy: empty for one that is not built in.
-        entries: its rules.
-        usual: what it does, if it is an endpoint's and as nearly all of them are.
+        usual: what it does, if it does it in the words of nearly all of its kind.
     """
 
     name: str
     policy: str = ""
-    entries: list[Entry] = []
-    usual: UsualEndpoint | None = None
+    usual: UsualEndpoint | UsualLottery | None = None
+    _entries: list[Entry] = []
+    _run: str = ""
+    _first: int = 0
+
+    @property
+    def entries(self) -> list[Entry]:
+        """Its rules."""
+        if self._run:
+            lines = enumerate(run_rules(self.name, self._run))
+            self._entries = [Entry(text, i + 1, self._first + i) for i, text in lines]
+            self._run = ""
+        return self._entries
+
+    @property
+    def count(self) -> int:
+        """Number of its rules."""
+        return self._run.count("\n") or len(self._entries)
+
+    def is_empty(self) -> bool:
+        """Whether it has no rule."""
+        return not (self._run or self._entries)
 
 
 Chains = dict[str, Chain]
@@ -117,9 +135,7 @@ class Tables(msgspec.Struct):
     @property
     def rules(self) -> int:
         """Number of rules."""
-        return sum(
-            len(chain.entries) for chains in self.tables.values() for chain in chains.values()
-        )
+        return sum(chain.count for chains in self.tables.values() for chain in chains.values())
 
 
 def read_tables(text: str, family: Family | None = None) -> Tables:
@@ -149,15 +165,18 @@ def read_tables(text: str, family: Family | None = None) -> Tables:
 
 
 def _chain(saved: SavedChain) -> Chain:
-    entries = [
-        Entry(one.text, number, one.line, one.packets, one.bytes)
-        for number, one in enumerate(saved.rules, 1)
-    ]
-    chain = Chain(saved.name, "" if saved.policy == "-" else saved.policy, entries)
-    if len(entries) == 2 and chain.name.startswith(names.SEP):
-        chain.usual = usual_endpoint(entries[0].text, entries[1].text)
+    name, policy, run = saved.name, "" if saved.policy == "-" else saved.policy, saved.run
+    if run:
+        chain = Chain(name, policy, usual(name, run), _run=run, _first=saved.first)
+    else:
+        entries = [
+            Entry(one.text, number, one.line, one.packets, one.bytes)
+            for number, one in enumerate(saved.rules, 1)
+        ]
+        lines = "".join([f"-A {name} {entry.text}\n" for entry in entries])
+        chain = Chain(name, policy, usual(name, lines), _entries=entries)
     if chain.usual is None:
-        _read_rules(entries)
+        _read_rules(chain.entries)
     return chain
 
 

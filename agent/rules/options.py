@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 _STATES = ("INVALID", "NEW", "RELATED", "ESTABLISHED", "UNTRACKED", "SNAT", "DNAT")
-_PROTOCOLS = {name: Protocol(name) for name in ("tcp", "udp", "sctp")}
+PROTOCOLS = {name: Protocol(name) for name in ("tcp", "udp", "sctp")}
 _NUMBERS = {"6": "tcp", "17": "udp", "132": "sctp"}
 _DEFAULT_REJECTS = {"icmp-port-unreachable", "icmp6-port-unreachable"}
 
@@ -45,7 +45,8 @@ def _source(value: str, negated: bool) -> Match:  # noqa: FBT001  called by tabl
     return Source(_host(value), negated)
 
 
-def _destination(value: str, negated: bool) -> Match:  # noqa: FBT001  called by table
+def destination(value: str, negated: bool) -> Match:  # noqa: FBT001  called by table
+    """What ``-d`` says."""
     return Destination(_host(value), negated)
 
 
@@ -68,7 +69,7 @@ def _without_dots(cidr: str) -> str:
 
 
 def _protocol(value: str, negated: bool) -> Match:  # noqa: FBT001  called by table
-    known = _PROTOCOLS.get(_NUMBERS.get(value, value))
+    known = PROTOCOLS.get(_NUMBERS.get(value, value))
     if known is None or negated:
         return Other(f"! -p {value}" if negated else f"-p {value}")
     return known
@@ -118,7 +119,7 @@ def _nfacct(value: str, negated: bool) -> Match:  # noqa: FBT001  called by tabl
 #: Reads an option's value, negated or not.
 OPTIONS: dict[str, Callable[[str, bool], Match]] = {
     "-s": _source,
-    "-d": _destination,
+    "-d": destination,
     "-i": InInterface,
     "-p": _protocol,
     "--comment": _comment,

@@ -16,7 +16,7 @@ import functools
 import re
 from typing import TYPE_CHECKING
 
-from agent.rules.options import OPTIONS, read_target
+from agent.rules.options import OPTIONS, PROTOCOLS, destination, read_target
 from agent.rules.probability import probability_steps, share
 from agent.rules.rule import (
     AddressType,
@@ -50,6 +50,11 @@ _FULL_MASKS = {"255.255.255.255", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"}
 _DICE = ["--mode", "random", "--probability"]
 _DICE_TEXT = "-m statistic --mode random --probability "
 _PLAIN_CHAIN = re.compile(r"KUBE-[A-Z0-9-]+").fullmatch
+_PORTAL = re.compile(
+    r"(?:-d ([0-9.]+/[0-9]+|[0-9a-f:]+/[0-9]+) )?-p (tcp|udp|sctp)"
+    r' -m comment --comment "([^"\\]*)" -m \2 --dport ([0-9]+) -j (KUBE-[A-Z0-9-]+)'
+).fullmatch
+_COMMENTED = re.compile(r'-m comment --comment "([^"\\]*)" -j (KUBE-[A-Z0-9-]+)').fullmatch
 _ASKING = re.compile(
     r"-m recent --rcheck --seconds ([0-9]+) --reap --name (KUBE-[A-Z0-9-]+)"
     r" --mask (?:255\.255\.255\.255|ffff(?::ffff){7}) --rsource -j (KUBE-[A-Z0-9-]+)"
@@ -85,7 +90,7 @@ def read_rule(text: str) -> Rule:
 
 
 def _usual(text: str) -> Rule | None:
-    """A rule of a lottery in a large cluster, in the words of which there are most; else None.
+    """A rule of a large cluster, in the words of which there are most; else None.
 
     What this does not know is read word by word, to the same end.
     """
@@ -95,9 +100,16 @@ def _usual(text: str) -> Rule | None:
         found = _share(probability) if below_one else None
         if found is not None and _PLAIN_CHAIN(target):
             return Rule((found,), Jump(target))
+    elif (portal := _PORTAL(text)) is not None:
+        cidr, protocol, comment, port, target = portal.groups()
+        to = (destination(cidr, negated=False),) if cidr else ()
+        says = (PROTOCOLS[protocol], Comment(comment), DestinationPort(int(port)))
+        return Rule((*to, *says), Jump(target))
     elif text.startswith("-j "):
         if _PLAIN_CHAIN(text[3:]):
             return Rule((), Jump(text[3:]))
+    elif (said := _COMMENTED(text)) is not None:
+        return Rule((Comment(said[1]),), Jump(said[2]))
     elif (asked := _ASKING(text)) is not None:
         seconds, name, target = asked.groups()
         return Rule((Recent(name, int(seconds)),), Jump(target))

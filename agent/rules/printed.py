@@ -61,6 +61,11 @@ def _printed_dice(rule: str) -> str:
     return f"{_DICE}{_kept(rule[start:end])}{rule[end:]}"
 
 
+def printed_share(one_in: int) -> str:
+    """The probability of a rule that takes one in so many."""
+    return _kept(f"{1 / one_in:.10f}")
+
+
 @functools.lru_cache(maxsize=4096)
 def _kept(probability: str) -> str:
     return f"{probability_steps(probability) / PROBABILITY_STEPS:.11f}"

@@ -23,6 +23,10 @@ _CHAIN = re.compile(r":(\S+) (-|[A-Z]+)(?: \[(\d+):(\d+)\])?\s*")
 _RULE = re.compile(r"(?:\[(\d+):(\d+)\] )?-([AI]) (\S+)(?: (.*))?", re.DOTALL)
 #: How nearly all chains are declared, behind the name.
 _UNCOUNTED = " - [0:0]"
+#: Lines that nearly all of a large text consists of, as many as there are on end: declarations, and
+#: the rules of a chain.
+_DECLARED = re.compile(r"(?::\S+ - \[0:0\]\n)+")
+_RUN = re.compile(r"-A (\S+)(?: [^\n]*)?\n(?:-A \1(?: [^\n]*)?\n)*")
 _QUOTED = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _LONGEST = 80
 #: Comment lines that say nothing: when, and by which version.
@@ -46,12 +50,39 @@ class SavedRule(msgspec.Struct, frozen=True, gc=False):
 
 
 class SavedChain(msgspec.Struct):
-    """A chain; ``policy`` is ``-`` for one that is not built in."""
+    """A chain.
+
+    Attributes:
+        name: its name.
+        policy: ``-`` for one that is not built in.
+        line: that declares it.
+        run: its rules, if they are plain ones in lines on end, as these stand there; else empty.
+        first: the line in which they begin.
+    """
 
     name: str
     policy: str
     line: int
-    rules: list[SavedRule] = []
+    run: str = ""
+    first: int = 0
+    _rules: list[SavedRule] = []
+
+    @property
+    def rules(self) -> list[SavedRule]:
+        """Its rules one by one; from here on they are a list, and no run."""
+        if self.run:
+            texts = run_rules(self.name, self.run)
+            self._rules = [SavedRule(text, line) for line, text in enumerate(texts, self.first)]
+            self.run = ""
+        return self._rules
+
+    def take(self, run: str, first: int) -> None:
+        """Rules that stand behind those that are there."""
+        if self.run or self._rules:
+            other = SavedChain(self.name, self.policy, self.line, run, first)
+            self.rules.extend(other.rules)
+        else:
+            self.run, self.first = run, first
 
 
 class Saved(msgspec.Struct):
@@ -104,27 +135,62 @@ def read_save(text: str) -> Saved:
     """
     saved = Saved()
     frame = _Frame[SavedChain](SavedChain)
-    last: str | None = None
-    rules: list[SavedRule] = []
-    for number, line in _lines(text):
-        if line.startswith("-A "):
-            name, _, rule = line[3:].partition(" ")
-            if name != last:
-                last, rules = name, frame.chain(number, line, name).rules
-            rules.append(SavedRule(rule, number))
-            continue
-        last = None  # chains of another table may have the same names
-        if line.startswith(("[", "-I ")):
-            _take_rule(saved, frame, number, line)
-        elif line.startswith("#"):
-            _remark(saved, line)
-        else:
-            frame.take(number, line)
-    frame.end(number)
+    at, number = 0, 1
+    while at <= len(text):
+        taken = _take_many(frame, text, at, number)
+        if not taken:
+            taken = _line(text, at, number)
+            _take_line(saved, frame, number, taken)
+            taken += "\n"
+        at += len(taken)
+        number += taken.count("\n")
+    frame.end(number - 1)
     if not frame.tables and not saved.generator and not saved.remarks and text.strip():
         raise ParseError("line 1: there is no table in the text")
     saved.tables = frame.tables
     return saved
+
+
+def _take_many(frame: _Frame[SavedChain], text: str, at: int, number: int) -> str:
+    """Take in the lines that begin here, if they are of those that there are many of; else none."""
+    if (match := _RUN.match(text, at)) is not None:
+        run = _until_odd(match[0])
+        if run:
+            line = run[: run.index("\n")]
+            frame.chain(number, line, match[1]).take(run, number)
+        return run
+    match = _DECLARED.match(text, at)
+    return match[0] if match is not None and frame.declare(number, match[0]) else ""
+
+
+def _until_odd(run: str) -> str:
+    """The lines in front of the first whose quotation marks are odd in number."""
+    if '"' not in run:
+        return run
+    end = 0
+    for line in run.split("\n"):
+        if line.count('"') % 2:
+            return run[:end]
+        end += len(line) + 1
+    return run
+
+
+def run_rules(chain: str, run: str) -> list[str]:
+    """The rules of a run, without ``-A CHAIN``."""
+    start = len(f"-A {chain} ")
+    return [line[start:] for line in run.split("\n")[:-1]]
+
+
+def _take_line(saved: Saved, frame: _Frame[SavedChain], number: int, line: str) -> None:
+    if line.startswith("-A "):
+        name, _, rule = line[3:].partition(" ")
+        frame.chain(number, line, name).rules.append(SavedRule(rule, number))
+    elif line.startswith(("[", "-I ")):
+        _take_rule(saved, frame, number, line)
+    elif line.startswith("#"):
+        _remark(saved, line)
+    else:
+        frame.take(number, line)
 
 
 class _Frame(Generic[T]):
@@ -164,6 +230,16 @@ class _Frame(Generic[T]):
             self._table, self._chains = "", {}
         else:
             self._declare(number, line)
+
+    def declare(self, number: int, lines: str) -> bool:
+        """Chains that are not built in, a line each; False if one by one is the way."""
+        names = lines[1 : -len(_UNCOUNTED) - 1].split(f"{_UNCOUNTED}\n:")
+        new = dict.fromkeys(names)
+        if not self._table or len(new) < len(names) or not new.keys().isdisjoint(self._chains):
+            return False
+        for line, name in enumerate(names, number):
+            self._chains[name] = self._make(name, "-", line)
+        return True
 
     def _declare(self, number: int, line: str) -> None:
         if line.startswith(":") and line.endswith(_UNCOUNTED) and line.count(" ") == 2:
@@ -206,16 +282,31 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
     lines = iter(enumerate(text.split("\n"), 1))
     for number, line in lines:
         if line.count('"') % 2 and line[0] != "#":
-            yield number, _whole(number, line, lines)
+            yield number, _whole(number, line, (line for _, line in lines))
         else:
             yield number, line
 
 
-def _whole(number: int, line: str, lines: Iterator[tuple[int, str]]) -> str:
+def _line(text: str, at: int, number: int) -> str:
+    """The line that begins here, likewise."""
+    lines = _lines_from(text, at)
+    line = next(lines)
+    return _whole(number, line, lines) if line.count('"') % 2 and line[0] != "#" else line
+
+
+def _lines_from(text: str, at: int) -> Iterator[str]:
+    while at <= len(text):
+        end = text.find("\n", at)
+        line = text[at : end if end >= 0 else len(text)]
+        yield line
+        at += len(line) + 1
+
+
+def _whole(number: int, line: str, lines: Iterator[str]) -> str:
     """A line whose quotation marks come out even; more lines are taken in if they do not."""
     parts = [line]
     while '"' in _QUOTED.sub("", "\n".join(parts)):
-        _, following = next(lines, (0, None))
+        following = next(lines, None)
         if following is None or following == "COMMIT":
             raise ParseError(f"line {number}: a quotation mark is not closed: {_shorten(line)}")
         parts.append(following)

@@ -10,7 +10,7 @@ from agent.inspect.tables import read_tables, target_name
 from agent.rules import rule as r
 from agent.rules.parse import canonical, equal, parse_rule, parse_save
 from agent.rules.probability import probability_steps, share
-from agent.rules.saved import Saved, SavedChain, SavedRule, read_save
+from agent.rules.saved import Saved, SavedRule, read_save
 from agent.rules.words import ParseError, join, tokens
 from agent.state.values import Family
 from tests.fakes.dumps import Broken, rules_for, sample_store, saved
@@ -375,27 +375,49 @@ COMMIT
 """
 
 
+def _rules_of(found: Saved) -> dict[str, dict[str, tuple[str, int, list[SavedRule]]]]:
+    return {
+        table: {name: (chain.policy, chain.line, chain.rules) for name, chain in chains.items()}
+        for table, chains in found.tables.items()
+    }
+
+
+def test_rules_that_do_not_stand_together_are_one_chain() -> None:
+    """In their order, whatever lies between them, with their lines; so is a line of two."""
+    text = '*nat\n:X - [0:0]\n:Y -\n-A X -j A\n-A X\n-A Y -j B\n-A X -j C\n-A X "\n" -j D\nCOMMIT\n'
+
+    assert _rules_of(read_save(text)) == {
+        "nat": {
+            "X": (
+                "-",
+                2,
+                [
+                    SavedRule("-j A", 4),
+                    SavedRule("", 5),
+                    SavedRule("-j C", 7),
+                    SavedRule('"\n" -j D', 8),
+                ],
+            ),
+            "Y": ("-", 3, [SavedRule("-j B", 6)]),
+        }
+    }
+
+
 def test_everything_that_a_dump_says() -> None:
     """Chains with policy and line, rules with counters and line, remarks, and who wrote it."""
     found = read_save(WHOLE)
 
-    assert found == Saved(
-        tables={
-            "filter": {
-                "X": SavedChain(
-                    "X", "-", 3, [SavedRule("-j C", 13), SavedRule("-j A", 8), SavedRule("", 9)]
-                ),
-                "INPUT": SavedChain(
-                    "INPUT", "DROP", 4, [SavedRule('-m comment --comment "a\nb" -j X', 10, 5, 300)]
-                ),
-                "OUTPUT": SavedChain("OUTPUT", "ACCEPT", 12, [SavedRule("", 12, 6, 400)]),
-            },
-            "raw": {"X": SavedChain("X", "-", 17, [SavedRule("-j B", 18)])},
+    assert _rules_of(found) == {
+        "filter": {
+            "X": ("-", 3, [SavedRule("-j C", 13), SavedRule("-j A", 8), SavedRule("", 9)]),
+            "INPUT": ("DROP", 4, [SavedRule('-m comment --comment "a\nb" -j X', 10, 5, 300)]),
+            "OUTPUT": ("ACCEPT", 12, [SavedRule("", 12, 6, 400)]),
         },
-        remarks=['Warning: "odd', "note"],
-        counted=True,
-        generator="iptables-save v1.8.9 (nf_tables)",
-    )
+        "raw": {"X": ("-", 17, [SavedRule("-j B", 18)])},
+    }
+    assert found.remarks == ['Warning: "odd', "note"]
+    assert found.counted
+    assert found.generator == "iptables-save v1.8.9 (nf_tables)"
     assert parse_save(WHOLE.replace("-I OUTPUT", "-A INPUT").replace("-I", "-A")) == {
         "filter": {
             "X": ["-j A", "", "-j C"],
