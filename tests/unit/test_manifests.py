@@ -73,6 +73,47 @@ def test_lists_are_unfolded(tmp_path: Path) -> None:
     assert got.problems == ()
 
 
+def test_a_list_in_json_says_what_it_says_in_yaml(tmp_path: Path) -> None:
+    """Good and bad, of ours and of others, with and without a namespace; and the text is whole."""
+    plain, null, numbered, bad = (service(name) for name in ("plain", "null", "number", "bad"))
+    del plain["metadata"]["namespace"]
+    null["metadata"]["namespace"] = None
+    numbered["metadata"]["namespace"] = 7
+    bad["spec"]["ports"][0]["port"] = "http"
+    placed = node("n")
+    placed["metadata"]["namespace"] = "x"
+    theirs = service("theirs", labels={LABEL_PROXY_NAME: "x"})
+    items = [
+        *(service("a"), endpoint_slice("a", "10.0.0.1"), plain, null, numbered, bad, placed),
+        *(theirs, service("v2") | {"apiVersion": "v2"}, {"kind": "Service"}, {"kind": 5}, {}, 7),
+        *(None, "text", {"kind": "Deployment"}, {"kind": "List", "items": [service("inner")]}),
+        {key: value for key, value in service("bare").items() if key == "kind"},
+        service("a") | {"apiVersion": None},
+    ]
+    whole = {"kind": "List", "apiVersion": "v1", "items": items}
+    (tmp_path / "a.json").write_text(json.dumps(whole))
+    got = load([tmp_path / "a.json"])
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "a.json").write_text(yaml.safe_dump(whole))
+    same = load([tmp_path / "b" / "a.json"])
+
+    assert _names(got) == ["default/a", "default/plain", "default/null", "default/inner"]
+    keys = ["default/bad", "None", "None", "None"]  # what has no name comes last
+    assert [str(one.key) for one in got.rejected] == keys
+    assert (got.services, got.slices, got.nodes) == (same.services, same.slices, same.nodes)
+    assert [(one.kind, one.key) for one in got.rejected] == [
+        (one.kind, one.key) for one in same.rejected
+    ]
+    assert [one.message.replace("/b/", "/") for one in same.problems] == [
+        one.message for one in got.problems
+    ]
+    assert got.ignored == same.ignored == 1
+    text = json.dumps(whole).encode()
+    for broken in (text + b"x", text[:-1], text.replace(b'"text"', b'"te\xffxt"')):
+        (tmp_path / "a.json").write_bytes(broken)
+        assert load([tmp_path / "a.json"]).services == ()
+
+
 def test_other_kinds_are_counted_and_ignored(tmp_path: Path) -> None:
     """Deployments, and what is named Service in another API group, are no business of ours."""
     others = [
