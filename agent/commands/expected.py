@@ -15,8 +15,9 @@ from agent.cluster.feed import Event, Rejected, Replaced, SourceFailed
 from agent.cluster.manifests import ManifestError, load
 from agent.cluster.objects import EndpointSlice, Kind, Node, Service
 from agent.cluster.observe import NullObserver
-from agent.commands.sources import LookError, quiet, read_held
+from agent.commands.sources import LookError, families_of, quiet, read_held, this_node
 from agent.config.node import address_policy, node_settings
+from agent.inspect.tables import Tables
 from agent.kernel import nfacct
 from agent.kernel.errors import NetlinkError, PrivilegeError
 from agent.rules import names
@@ -26,6 +27,7 @@ from agent.rules.service import COUNTER_LOCALHOST
 from agent.rules.static import COUNTER_INVALID, BaseJump
 from agent.state.node import KernelFacts, NodeInfo, NodeSettings, node_info, node_view
 from agent.state.store import Store
+from agent.state.values import Family
 from agent.sync.plan import Planner
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from agent.commands.sources import Node as KnownNode
     from agent.config.model import Config
     from agent.kernel.tools import Runner
+    from agent.state.values import NodeView
 
 #: Seconds that the API server gets for its next list, and after which it is told that it is
 #: waited for.
@@ -56,6 +59,7 @@ class Objects(msgspec.Struct, frozen=True):
         problems: what else is wrong.
         source: where they are from, in words.
         store: Services and slices, digested.
+        compiled: rules that they make, for families of which that was guessed ahead.
     """
 
     services: tuple[Service, ...]
@@ -65,6 +69,7 @@ class Objects(msgspec.Struct, frozen=True):
     problems: tuple[str, ...]
     source: str
     store: Store
+    compiled: dict[Family, RuleSet] = {}
 
 
 class Expected(msgspec.Struct, frozen=True):
@@ -108,6 +113,9 @@ def read_both(
 ) -> tuple[list[Held], Objects | None]:
     """The tables, and meanwhile everything that they are compared with, if there is anything.
 
+    While the tools work, Services are compiled for the node as it most likely is: only rules that
+    name counters tell otherwise.
+
     Raises:
         LookError: something could not be looked at.
         HostError: no iptables is installed, or this process may not ask.
@@ -117,7 +125,14 @@ def read_both(
         return held, read_objects(config, options.tell) if has_source(config) else None
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(read_held, options, runner)
-        objects = read_objects(config, options.tell) if has_source(config) else None
+        if not has_source(config):
+            return reading.result(), None
+        objects = read_objects(config, options.tell)
+        node = this_node(options)
+        for family in families_of(options):
+            if not reading.done():
+                guess = _view(config, objects, family, _facts(Tables(family), node))
+                objects.compiled[family] = _compile(config, objects, guess)
     return reading.result(), objects
 
 
@@ -268,12 +283,22 @@ def expect(config: Config, objects: Objects, held: Held, node: KnownNode) -> Exp
         held: the family's tables; from a file they also tell what the node could do.
         node: what else is known of it.
     """
+    view = _view(config, objects, held.family, _facts(held.tables, node))
+    rules = objects.compiled.get(held.family)
+    if rules is None or rules.node != view:
+        rules = _compile(config, objects, view)
+    return Expected(rules, Planner(rules).jumps(), objects.store, objects.source)
+
+
+def _view(config: Config, objects: Objects, family: Family, facts: KernelFacts) -> NodeView:
     settings = msgspec.structs.replace(node_settings(config), name=node_name(config))
-    store = objects.store
-    view = node_view(held.family, settings, _info(objects, settings), _facts(held, node))
+    return node_view(family, settings, _info(objects, settings), facts)
+
+
+def _compile(config: Config, objects: Objects, view: NodeView) -> RuleSet:
     rules = RuleSet(view, config.dispatch)
-    rules.update(store.snapshot(0).records, store)
-    return Expected(rules, Planner(rules).jumps(), store, objects.source)
+    rules.update(objects.store.snapshot(0).records, objects.store)
+    return rules
 
 
 def _info(objects: Objects, settings: NodeSettings) -> NodeInfo:
@@ -281,10 +306,10 @@ def _info(objects: Objects, settings: NodeSettings) -> NodeInfo:
     return node_info(mine[0]) if mine else NodeInfo()
 
 
-def _facts(held: Held, node: KnownNode) -> KernelFacts:
+def _facts(tables: Tables, node: KnownNode) -> KernelFacts:
     """What the agent would find out when it starts, without trying anything out."""
     forwarding, masquerading, node_ports = (
-        [entry.rule for entry in held.tables.entries(table, chain)]
+        [entry.rule for entry in tables.entries(table, chain)]
         for table, chain in (
             ("filter", names.FORWARD),
             ("nat", names.POSTROUTING),
