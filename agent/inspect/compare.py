@@ -21,7 +21,7 @@ from agent.rules import names
 from agent.rules.parse import canonical, read_rule
 from agent.rules.printed import printed
 from agent.rules.rule import Comment, Destination, Nfacct, Statistic
-from agent.rules.static import BASE_CHAINS, CANARY_TABLES, KUBELET_JUMPS
+from agent.rules.static import BASE_CHAINS, CANARY_TABLES, KUBELET_JUMPS, out_of_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -131,14 +131,20 @@ class _Comparison:
                 yield Change(Act.CREATE, table, chain)
 
     def _jumps(self, jumps: Iterable[BaseJump]) -> Iterator[Change]:
+        by_chain: dict[tuple[str, str], list[BaseJump]] = {}
         for jump in jumps:
-            entries = self._tables.entries(jump.table, jump.source)
-            form = canonical(jump.rule)
-            if not any(canonical(entry.rule) == form for entry in entries):
-                if jump in KUBELET_JUMPS and self._guarded(jump, entries):
-                    continue
-                added = (Line(jump.rule.text()),)
-                yield Change(Act.CHANGE, jump.table, jump.source, added=added)
+            by_chain.setdefault((jump.table, jump.source), []).append(jump)
+        for (table, source), mine in by_chain.items():
+            entries = self._tables.entries(table, source)
+            present = [canonical(entry.rule) for entry in entries]
+            missing = [jump for jump in mine if canonical(jump.rule) not in present]
+            for jump in missing:
+                if jump not in KUBELET_JUMPS or not self._guarded(jump, entries):
+                    yield Change(Act.CHANGE, table, source, added=(Line(jump.rule.text()),))
+            if not set(missing) - set(KUBELET_JUMPS) and out_of_place(
+                [jump for jump in mine if jump not in missing], present
+            ):
+                yield Change(Act.CHANGE, table, source, moved=True)
 
     def _guarded(self, jump: BaseJump, entries: Sequence[Entry]) -> bool:
         """Whether the kubelet's own jump, which may carry a comment, is there."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from agent.rules import names
+from agent.rules.parse import canonical
 from agent.rules.rule import (
     ACCEPT,
     DROP,
@@ -27,6 +28,8 @@ from agent.rules.rule import (
 from agent.state.values import Family
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from agent.state.values import NodeView
 
 COUNTER_INVALID = "ct_state_invalid_dropped_pkts"
@@ -82,6 +85,21 @@ KUBELET_JUMPS: tuple[BaseJump, ...] = (
     BaseJump("filter", "INPUT", rule(to=Jump(names.KUBELET_FIREWALL))),
     BaseJump("filter", "OUTPUT", rule(to=Jump(names.KUBELET_FIREWALL))),
 )
+
+
+def out_of_place(jumps: Iterable[BaseJump], present: Sequence[Rule | None]) -> list[BaseJump]:
+    """Jumps from one chain that stand where other ones should.
+
+    Each is put at the front, so the last one comes first. The kubelet's own may stand anywhere.
+
+    Args:
+        jumps: all of them, each of which is in the chain.
+        present: the chain's rules, canonical ones where they can be read.
+    """
+    wanted = [jump for jump in reversed([*jumps]) if jump not in KUBELET_JUMPS]
+    places = [present.index(canonical(jump.rule)) for jump in wanted]
+    moved = zip(wanted, places, sorted(places), strict=True)
+    return [jump for jump, place, right in moved if place != right]
 
 
 def masquerade_mark(node: NodeView) -> int:

@@ -188,7 +188,7 @@ class Syncer:
         return Looker(self.planner, self.kernel)
 
     def wrong_jumps(self) -> dict[BaseJump, int]:
-        """How often each of our jumps is in its built-in chain, if it is not there just once.
+        """How often each of our jumps is there, if not just once, or first out of its place.
 
         Raises:
             ReadError: a built-in chain could not be read.

@@ -48,6 +48,8 @@ _LARGE, _PATIENCE = 10_000, 3
 _BUILT_IN: ChainId = ("", "jumps")
 #: In place of the digest of a chain that has no rules.
 _EMPTY = bytes(16)
+#: What is amiss with a jump that is there so often.
+_JUMPS_AMISS = {0: "no jump", 1: "jump order"}
 Rules = tuple[str, ...]
 N = TypeVar("N")
 
@@ -67,7 +69,8 @@ class Difference(msgspec.Struct, frozen=True):
     """A chain that is not as it was written.
 
     ``what`` is ``missing``, ``changed``, ``no jump`` (a built-in chain lacks one of ours),
-    ``jump twice`` (it has one more than once) or ``stray`` (a service chain that is no Service's).
+    ``jump twice`` (it has one more than once), ``jump order`` (it has ours in another order) or
+    ``stray`` (a service chain that is no Service's).
     """
 
     table: str
@@ -349,7 +352,7 @@ class Audit:
             if syncer.kernel.chain(table, names.CANARY) is None
         ]
         jumps = [
-            Difference(jump.table, jump.source, "no jump" if count == 0 else "jump twice")
+            Difference(jump.table, jump.source, _JUMPS_AMISS.get(count, "jump twice"))
             for jump, count in self._wrong_jumps().items()
         ]
         return canaries + jumps
@@ -360,7 +363,7 @@ class Audit:
         return _Unit(_BUILT_IN, jumps, {(jump.table, jump.source): () for jump in jumps})
 
     def _wrong_jumps(self) -> dict[BaseJump, int]:
-        """How often each of our jumps is there, if not once; read where their chains changed."""
+        """Our jumps that are amiss, and how often they are there; read where chains changed."""
         unit = self._built_in()
         before = self._digests([unit])
         if before and before[_BUILT_IN] == self._known_digest(unit):

@@ -8,6 +8,7 @@ import msgspec
 
 from agent.rules import names
 from agent.rules.parse import ParseError, canonical, parse_save, understood
+from agent.rules.static import out_of_place
 from agent.sync.plan import KernelView
 from agent.sync.port import ReadError
 
@@ -85,7 +86,7 @@ class Looker:
         return msgspec.structs.replace(self.view(right=False), right=before.right)
 
     def wrong_jumps(self) -> dict[BaseJump, int]:
-        """How often each of our jumps is in its built-in chain, if it is not there just once."""
+        """How often each of our jumps is there, if not just once, or first out of its place."""
         return self._look_at_jumps(self._held)[0]
 
     def _held(self, table: str, chain: str) -> list[str]:
@@ -110,7 +111,7 @@ class Looker:
     def _look_at_jumps(
         self, read: Callable[[str, str], list[str]]
     ) -> tuple[dict[BaseJump, int], dict[ChainId, list[str]]]:
-        """Jumps that are not there just once, and all of ours in their chains, as worded."""
+        """Jumps that are amiss, and all of ours in their chains, as worded."""
         jumps = self._planner.jumps()
         wrong: dict[BaseJump, int] = {}
         standing: dict[ChainId, list[str]] = {}
@@ -120,7 +121,10 @@ class Looker:
             mine = [jump for jump in jumps if (jump.table, jump.source) == (table, source)]
             ours = [canonical(jump.rule) for jump in mine]
             counts = zip(mine, map(present.count, ours), strict=True)
-            if amiss := {jump: count for jump, count in counts if count != 1}:
+            amiss = {jump: count for jump, count in counts if count != 1}
+            if not amiss:
+                amiss = dict.fromkeys(out_of_place(mine, present)[:1], 1)
+            if amiss:
                 wrong |= amiss
                 standing[table, source] = [
                     text for text, rule in zip(held, present, strict=True) if rule in ours

@@ -74,8 +74,8 @@ class KernelView(msgspec.Struct, frozen=True):
     Attributes:
         chains: the chains of ours that exist, apart from the base chains.
         filters: rules of the filter table's chains, as the kernel words them.
-        standing_jumps: built-in chains without just one of each of our jumps, by (table, chain),
-            and our jumps that are there, as the kernel words them.
+        standing_jumps: built-in chains without just one of each of our jumps, in order, by (table,
+            chain), and our jumps that are there, as the kernel words them.
         canary: the canary of the mangle table exists.
         right: nat chains that hold what they should already, and what that is; they are not
             written as long as they should hold it.

@@ -526,6 +526,18 @@ def test_rules_that_are_as_they_should_be() -> None:
     assert _against(SOUND, rules_for(sample_store())) == []
 
 
+def test_jumps_in_another_order_are_a_finding_and_a_change() -> None:
+    """Found once, though both the rules alone and the comparison tell it."""
+    dump = Broken(SOUND)
+    _swap_forward(dump)
+    rules = rules_for(sample_store())
+    held = survey(str(dump))
+
+    assert [one.kind for one in _against(str(dump), rules)] == [Wrong.JUMP_ORDER]
+    (change,) = compare(held, rules, Planner(rules).jumps())
+    assert (change.table, change.chain, change.moved) == ("filter", "FORWARD", True)
+
+
 @pytest.mark.parametrize("name", WRITTEN)
 def test_recorded_rules_are_what_the_same_state_should_have(name: str) -> None:
     """Each written-down state holds what is expected for its objects."""

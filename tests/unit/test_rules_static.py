@@ -4,13 +4,16 @@ from typing import Any
 
 import pytest
 
+from agent.rules.parse import canonical, read_rule
 from agent.rules.static import (
     BASE_CHAINS,
     CANARY_TABLES,
     JUMPS,
+    KUBELET_JUMPS,
     masquerade_mark,
     needs_localnet_guard,
     node_port_tail,
+    out_of_place,
     static_chains,
 )
 from agent.state.values import Family, NodeView
@@ -162,3 +165,15 @@ def test_the_way_to_node_ports(view: NodeView, expected: list[str]) -> None:
     assert [rule.text() for rule in node_port_tail(view)] == [
         f"{LAST} {match} -j KUBE-NODEPORTS" for match in expected
     ]
+
+
+def test_jumps_in_another_order_are_out_of_place() -> None:
+    """Whatever stands between them; the kubelet's may stand anywhere."""
+    mine = [jump for jump in (*JUMPS, *KUBELET_JUMPS) if jump.source == "INPUT"]
+    external, health, firewall, kubelet = (canonical(jump.rule) for jump in mine)
+    other = read_rule("-s 192.0.2.1/32 -j ACCEPT")
+
+    assert out_of_place(mine, [kubelet, firewall, health, external]) == []
+    assert out_of_place(mine, [firewall, other, None, health, external, kubelet]) == []
+    assert out_of_place(mine, [health, firewall, external, kubelet]) == [mine[2], mine[1]]
+    assert out_of_place(mine, [external, health, kubelet, firewall]) == [mine[2], mine[0]]

@@ -130,6 +130,15 @@ def test_nothing_is_found_where_nothing_happened(world: World) -> None:
             ['-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES'],
             Difference("nat", "PREROUTING", "jump twice"),
         ),
+        # Jumps are there once, in another order.
+        (
+            "filter",
+            [
+                "-D FORWARD 2",
+                '-A FORWARD -m comment --comment "kubernetes forwarding rules" -j KUBE-FORWARD',
+            ],
+            Difference("filter", "FORWARD", "jump order"),
+        ),
         # A canary is gone.
         ("mangle", ["-X KUBE-PROXY-CANARY"], Difference("mangle", "KUBE-PROXY-CANARY", "missing")),
         ("nat", ["-X KUBE-PROXY-CANARY"], Difference("nat", "KUBE-PROXY-CANARY", "missing")),

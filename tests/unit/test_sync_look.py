@@ -75,6 +75,36 @@ def test_chains_that_do_not_exist_are_not_read() -> None:
     assert syncer.wrong_jumps() == {}
 
 
+@pytest.mark.parametrize("backend", ["legacy", "nft"])
+def test_jumps_in_another_order_are_put_right_in_one_transaction(backend: str) -> None:
+    """All of the chain's, and no other chain's: they go and come in one block."""
+    kernel = FakeKernel(backend=backend)
+    syncer, store = made(kernel)
+    syncer.sync(store)
+    before = kernel.texts("filter")
+    first = before["FORWARD"][0]
+    kernel.tamper("filter", f"-D FORWARD {first}", f"-A FORWARD {first}")
+    assert [(jump.source, count) for jump, count in syncer.wrong_jumps().items()] == [
+        ("FORWARD", 1)
+    ]
+
+    sent: list[str] = []
+
+    class Sent(Wrapped):
+        def restore(self, text: str) -> None:
+            """Keep the text."""
+            sent.append(text)
+            super().restore(text)
+
+    syncer.kernel = Sent(kernel)
+    syncer.sync(store, full=True)
+    (block,) = (part for text in sent for part in text.split("COMMIT") if " FORWARD " in part)
+
+    assert kernel.texts("filter") == before
+    assert block.count("-D FORWARD ") == block.count("-I FORWARD ") == len(before["FORWARD"])
+    assert "INPUT" not in block
+
+
 @pytest.mark.parametrize("garbled", [False, True])
 @pytest.mark.parametrize("backend", ["legacy", "nft"])
 def test_jumps_are_put_right_wherever_they_are_seen(backend: str, *, garbled: bool) -> None:
