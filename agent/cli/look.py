@@ -205,7 +205,8 @@ def complete_target(ctx: click.Context, _: click.Parameter, incomplete: str) -> 
 def explain(config: Path | None, target: str, output: str, **flags: Any) -> None:
     """Show where a packet goes, by which rules and chances.
 
-    TARGET is namespace/name or namespace/name:port, ADDR:PORT, or the number of a node port.
+    TARGET is namespace/name or namespace/name:port (the port's name or its number), ADDR:PORT,
+    or the number of a node port.
     The packet is walked through the rules as they are, of onenth, of kube-proxy and of all
     others; what the rules alone do not tell is said to match perhaps. With an API server or
     manifests, also why a Service has no endpoint. Ends with status 0; 1 if no rule knows the

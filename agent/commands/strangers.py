@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from agent.inspect.aim import node_port_of
+from agent.inspect.aim import meant_ports, node_port_of
 from agent.inspect.packet import split_endpoint
 from agent.inspect.reasons import reasons
 from agent.rules import names
@@ -110,8 +110,8 @@ def of_service(aim: Aim, families: Iterable[Expected]) -> Iterator[str]:
     for expected in families:
         source = expected.source
         mine = [(r, port) for r, port in _ports(expected) if str(r.key) == aim.service]
-        others |= {port.port_name or "(no name)" for _, port in mine}
-        meant = [one for one in mine if aim.port_name in {"", one[1].port_name}]
+        others |= {f"{port.port_name or '(no name)'} ({port.port})" for _, port in mine}
+        meant = meant_ports(aim, [(one[1].port_name, one[1].port, one) for one in mine])
         if meant:
             yield from _should_be_there(*meant[0], expected)
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -12,9 +12,11 @@ from agent.state.addresses import parse_ip
 from agent.state.values import Family
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterable
 
     from agent.inspect.survey import Portal, Survey
+
+T = TypeVar("T")
 
 _SERVICE = re.compile(
     r"(?P<name>[a-z0-9]([a-z0-9.-]*[a-z0-9])?/[a-z0-9]([a-z0-9.-]*[a-z0-9])?)(:(?P<port>[a-z0-9-]+))?"
@@ -34,7 +36,7 @@ class Aim(msgspec.Struct, frozen=True):
     Attributes:
         text: as given.
         service: ``namespace/name``, empty for an address or a node port.
-        port_name: of the Service, empty for all of its ports.
+        port_name: of the Service, or its number; empty for all of its ports.
         address: destination, empty for a Service or a node port.
         port: number, 0 for a Service.
         protocol: empty if it was not given.
@@ -78,6 +80,8 @@ class Goal(msgspec.Struct, frozen=True):
 def read_aim(text: str, protocol: str = "") -> Aim:
     """Read a target: ``namespace/name[:port]``, ``ADDR:PORT`` or a node port's number.
 
+    A Service's port may be named or numbered.
+
     Raises:
         AimError: it is none of these.
     """
@@ -87,8 +91,9 @@ def read_aim(text: str, protocol: str = "") -> Aim:
     match = _ADDRESS.fullmatch(text) or number
     if match is None:
         raise AimError(
-            f"{text!r} is neither a Service (namespace/name or namespace/name:port), nor ADDR:PORT"
-            " (with brackets around an IPv6 address), nor the number of a node port"
+            f"{text!r} is neither a Service (namespace/name, or namespace/name:port with a port's"
+            " name or number), nor ADDR:PORT (with brackets around an IPv6 address), nor the number"
+            " of a node port"
         )
     port, given = int(match["port"]), match["proto"] or ""
     if not 0 < port < 65536:
@@ -111,6 +116,9 @@ def goals(aim: Aim, survey: Survey, local: Collection[str] = ()) -> list[Goal]:
         aim: what is meant.
         survey: of the rules.
         local: addresses of the node, on which node ports answer.
+
+    Raises:
+        AimError: a Service's port was given by a number that it has in several protocols.
     """
     if aim.service:
         return _service_goals(aim, survey)
@@ -149,14 +157,26 @@ def ways_in(service: str, survey: Survey) -> list[str]:
     return list(found)
 
 
+def meant_ports(aim: Aim, ports: Iterable[tuple[str, int, T]]) -> list[T]:
+    """Of a Service's ports, those that are meant: those that are so named, else so numbered.
+
+    Args:
+        aim: what is meant.
+        ports: name and number of each, and what is wanted of it.
+    """
+    known = list(ports)
+    if not aim.port_name:
+        return [port for _, _, port in known]
+    named = [port for name, _, port in known if name == aim.port_name]
+    return named or [port for _, number, port in known if str(number) == aim.port_name]
+
+
 def _service_goals(aim: Aim, survey: Survey) -> list[Goal]:
     """The cluster IP of each port that is meant."""
     found: dict[tuple[str, str], Goal] = {}
     for portal in survey.portals:
-        name, _, port_name = portal.service.partition(":")
-        if name != aim.service or (aim.port_name and aim.port_name != port_name):
-            continue
-        if aim.protocol not in {"", portal.protocol} or portal.root == names.PROXY_FIREWALL:
+        name = portal.service.partition(":")[0]
+        if name != aim.service or portal.root == names.PROXY_FIREWALL:
             continue
         cluster = portal.root == names.SERVICES and not portal.target.startswith(_EXTERNAL)
         if not cluster or not portal.port:
@@ -164,7 +184,13 @@ def _service_goals(aim: Aim, survey: Survey) -> list[Goal]:
         label = f"{_host(portal.address)}:{portal.port}/{portal.protocol}"
         goal = Goal(label, portal.service, portal.address, portal.port, portal.protocol)
         found.setdefault((portal.service, portal.protocol), goal)
-    return list(found.values())
+    ports = [(goal.service.partition(":")[2], goal.port, goal) for goal in found.values()]
+    meant = meant_ports(aim, ports)
+    mine = [goal for goal in meant if aim.protocol in {"", goal.protocol}]
+    if aim.port_name.isdecimal() and len({goal.protocol for goal in mine}) > 1:
+        choices = ", ".join(f"{goal.protocol} ({goal.service})" for goal in mine)
+        raise AimError(f"{aim.text} is more than one port: {choices}; --proto says which")
+    return mine
 
 
 def _host(address: str) -> str:

@@ -14,6 +14,7 @@ import yaml
 from click.testing import CliRunner, Result
 
 from agent.cli import cli
+from tests.fakes.cluster import service
 from tests.fakes.dumps import Broken, rules_for, sample_store, saved
 
 if TYPE_CHECKING:
@@ -403,7 +404,77 @@ def test_a_port_that_a_service_does_not_have_is_told(tmp_path: Path, dump: str) 
     result = onenth("explain", "shop/web:https", "--from-file", dump, *flags)
 
     assert result.exit_code == 1
-    assert "it has no port https; its ports: http" in result.output
+    assert "it has no port https; its ports: http (80)" in result.output
+
+
+@pytest.fixture(name="dns")
+def _dns(tmp_path: Path) -> str:
+    """Rules of a Service with one number in two protocols, and ports named like numbers."""
+    store = sample_store()
+    ports = [
+        {"name": "dns", "port": 53, "protocol": "UDP"},
+        {"name": "dns-tcp", "port": 53},
+        {"name": "9153", "port": 80},
+        {"name": "metrics", "port": 9153},
+    ]
+    store.replace_services([service("dns", "10.96.0.5", ports=ports)])
+    path = tmp_path / "dns.txt"
+    path.write_text(saved(rules_for(store)), "utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("argv", "heading"),
+    [
+        (("shop/dns:9153",), "shop/dns:9153 = 10.96.0.5:80/tcp"),
+        (("shop/dns:80",), "shop/dns:9153 = 10.96.0.5:80/tcp"),
+        (("shop/dns:metrics",), "shop/dns:metrics = 10.96.0.5:9153/tcp"),
+        (("shop/dns:53", "--proto", "udp"), "shop/dns:dns = 10.96.0.5:53/udp"),
+        (("shop/dns:53", "--proto", "tcp"), "shop/dns:dns-tcp = 10.96.0.5:53/tcp"),
+        (("shop/dns:dns",), "shop/dns:dns = 10.96.0.5:53/udp"),
+    ],
+)
+def test_a_port_is_named_or_numbered(dns: str, argv: Sequence[str], heading: str) -> None:
+    """A name wins over a number, and --proto decides where a number is not enough."""
+    result = onenth("explain", *argv, "--from-file", dns)
+
+    assert result.exit_code == 0, result.output
+    assert result.output.startswith(heading)
+    assert result.output.count(" = 10.96.0.5") == 1
+
+
+def test_a_number_in_two_protocols_is_asked_back(dns: str) -> None:
+    """With what there is to choose from; a protocol that has no such port is unknown."""
+    result = onenth("explain", "shop/dns:53", "--from-file", dns)
+
+    assert result.exit_code == 2
+    assert "shop/dns:53 is more than one port" in result.output
+    assert "udp (shop/dns:dns), tcp (shop/dns:dns-tcp); --proto says which" in result.output
+    assert onenth("explain", "shop/dns:53", "--proto", "sctp", "--from-file", dns).exit_code == 1
+
+
+def test_a_number_of_a_port_without_a_name(tmp_path: Path) -> None:
+    """Such a port can be told from others by its number alone."""
+    store = sample_store()
+    store.replace_services([service("web", "10.96.0.1", ports=[{"port": 80}])])
+    path = tmp_path / "saved.txt"
+    path.write_text(saved(rules_for(store)), "utf-8")
+    result = onenth("explain", "shop/web:80", "--from-file", str(path))
+
+    assert result.exit_code == 0
+    assert result.output.startswith("shop/web = 10.96.0.1:80/tcp")
+    assert onenth("explain", "shop/web:81", "--from-file", str(path)).exit_code == 1
+
+
+def test_a_number_that_only_the_manifests_know_says_so(tmp_path: Path) -> None:
+    """As it is for a name."""
+    path = tmp_path / "saved.txt"
+    path.write_text(saved(rules_for(sample_store("web"))), "utf-8")
+    flags = agent_flags(manifests(tmp_path / "m"))
+    result = onenth("explain", "shop/web:80", "--from-file", str(path), *flags)
+
+    assert result.exit_code == 1
+    assert "shop/web:http should have rules for it" in " ".join(result.output.split())
 
 
 @pytest.mark.parametrize(
