@@ -6,22 +6,32 @@ tool is missing, 4 the API server refused, 130 interrupted.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import click
 
 from agent import __version__
 from agent.cli import about, daemon, live, look, observe, rules
-from agent.cli.base import CONTEXT, INTERRUPTED, Failure
+from agent.cli.base import CONTEXT, INTERRUPTED, USAGE, Failure, nobody_reads, unread_is_well
 
 
 class Commands(click.Group):
-    """The commands; Ctrl-C ends any of them with a message and the status that shells expect."""
+    """The commands; Ctrl-C ends any of them with a message and the status that shells expect.
+
+    One whose output nobody reads any more, as in front of ``head``, ends quietly, and well.
+    """
+
+    def make_context(self, *args: Any, **extra: Any) -> click.Context:
+        """Read the arguments, and print help if they ask for it."""
+        with unread_is_well():
+            return super().make_context(*args, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run one."""
         try:
-            return super().invoke(ctx)
+            with unread_is_well():
+                return super().invoke(ctx)
         except KeyboardInterrupt:
             raise Failure("interrupted", INTERRUPTED) from None
 
@@ -47,4 +57,9 @@ for _command in (
 
 def main() -> None:
     """Run the command line and exit."""
-    cli(prog_name="onenth")
+    try:
+        cli(prog_name="onenth")
+    except BrokenPipeError:  # nobody reads what was wrong with the arguments
+        if not nobody_reads():
+            raise
+        sys.exit(USAGE)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from typing import TYPE_CHECKING, Any
+import select
+import sys
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from agent.config.load import Further, Loaded
@@ -49,6 +52,51 @@ class Failure(click.ClickException):
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
         self.exit_code = code  # type: ignore[misc]  # click says ClassVar and reads the instance
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Print it; the exit code is the same if nobody reads it."""
+        try:
+            super().show(file)
+        except BrokenPipeError:
+            if not nobody_reads():
+                raise
+
+
+def echo(lines: Iterable[str]) -> None:
+    """Print lines; a reader that has seen enough changes nothing about how the command ends."""
+    try:
+        for line in lines:
+            click.echo(line)
+    except BrokenPipeError:
+        if not nobody_reads():
+            raise
+
+
+@contextlib.contextmanager
+def unread_is_well() -> Iterator[None]:
+    """End well and quietly when whoever read what we print has gone."""
+    try:
+        yield
+    except BrokenPipeError:
+        if not nobody_reads():
+            raise
+        raise click.exceptions.Exit(OK) from None
+
+
+def nobody_reads() -> bool:
+    """Whether whoever read what we print has gone; then the rest goes nowhere, quietly."""
+    gone = [stream for stream in (sys.stdout, sys.stderr) if _is_unread(stream)]
+    for stream in gone:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+    return bool(gone)
+
+
+def _is_unread(stream: IO[str]) -> bool:
+    poll = select.poll()
+    poll.register(stream, select.POLLOUT)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 def load_config(

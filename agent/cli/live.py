@@ -14,11 +14,12 @@ from agent.cli.base import (
     RUNTIME,
     Failure,
     backend_option,
+    echo,
     load_config,
     output_option,
     timeout_option,
 )
-from agent.cli.look import BLIND, echo
+from agent.cli.look import BLIND
 from agent.config.options import click_options
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def top(output: str, once: bool, endpoints: bool, **flags: Any) -> None:
     except (LookError, KernelError) as error:
         raise Failure(f"could not look: {error}", BLIND) from error
     if output == "json":
-        click.echo(json.dumps(as_json(screen), indent=2))
+        echo([json.dumps(as_json(screen), indent=2)])
     else:
         echo(line for line, _ in lines(screen, endpoints=endpoints))
 
@@ -98,7 +99,8 @@ def _watch(watcher: Watcher, interval: float, *, endpoints: bool) -> None:
     console = Console(highlight=False)
     with contextlib.suppress(KeyboardInterrupt):
         while not console.is_terminal:
-            echo(line for line, _ in lines(watcher.look(), endpoints=endpoints))
+            for line, _ in lines(watcher.look(), endpoints=endpoints):
+                click.echo(line)  # where nobody reads any more, this ends
             click.echo()
             time.sleep(interval)
         with Live(console=console, auto_refresh=False, screen=True) as live:

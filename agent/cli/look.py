@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from agent.cli.base import CONTEXT, USAGE, Failure, backend_option, load_config, output_option
+from agent.cli.base import (
+    CONTEXT,
+    USAGE,
+    Failure,
+    backend_option,
+    echo,
+    load_config,
+    output_option,
+)
 from agent.config.options import click_options
 
 if TYPE_CHECKING:
@@ -74,12 +82,6 @@ def without_collector() -> Iterator[None]:
             gc.enable()
 
 
-def echo(lines: Iterable[str]) -> None:
-    """Print lines; a reader that has seen enough ends the command, not with an error."""
-    for line in lines:
-        click.echo(line)
-
-
 def warn(warnings: Iterable[str]) -> None:
     """Say on standard error what makes an answer say less than it could."""
     _say(f"warning: {warning}" for warning in warnings)
@@ -129,7 +131,7 @@ def verify(config: Path | None, output: str, limit: int, **flags: Any) -> None:
         raise Failure(f"could not look: {error}", BLIND) from error
     warn(report.warnings)
     if output == "json":
-        click.echo(json.dumps(report.as_json(), indent=2))
+        echo([json.dumps(report.as_json(), indent=2)])
     else:
         echo(as_text(report, limit=limit))
     sys.exit(SOUND if report.sound else FINDINGS)
@@ -164,7 +166,7 @@ def plan(config: Path | None, output: str, diff: bool, **flags: Any) -> None:
         raise Failure(f"could not look: {error}", BLIND) from error
     warn(plans.warnings)
     if output == "json":
-        click.echo(json.dumps(plans.as_json(), indent=2))
+        echo([json.dumps(plans.as_json(), indent=2)])
     else:
         echo(as_text(plans, diff=diff))
     sys.exit(SOUND if plans.empty else FINDINGS)
@@ -238,7 +240,7 @@ def explain(config: Path | None, target: str, output: str, **flags: Any) -> None
     if answer.unknown is not None:
         raise Failure("\n".join(answer.unknown.lines()), FINDINGS)
     if output == "json":
-        click.echo(json.dumps(as_json(answer.ways), indent=2))
+        echo([json.dumps(as_json(answer.ways), indent=2)])
     else:
         echo(as_text(answer.ways))
     sys.exit(SOUND if any(one.known for one in answer.ways) else FINDINGS)

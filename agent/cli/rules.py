@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from agent.cli.base import BACKENDS, CONTEXT, HOST, RUNTIME, USAGE, Failure, load_config
-from agent.cli.look import echo
+from agent.cli.base import BACKENDS, CONTEXT, HOST, RUNTIME, USAGE, Failure, echo, load_config
 from agent.config.options import click_options
 from agent.inspect.wrap import counted, indented
 
