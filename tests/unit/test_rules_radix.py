@@ -174,6 +174,29 @@ def test_a_branch_goes_with_all_below_it() -> None:
             assert (found.count, list(found._children), found._jumps) == (2, [ROOT], {})
 
 
+def test_branches_of_two_sides_go_at_once() -> None:
+    """Each with all below it, whichever side the first rule is on that is looked at."""
+    with mock.patch.multiple(radix, LIMIT=2, INLINE=1):
+        found = filled([("10.0.0.1", 80), ("10.1.0.1", 80)])
+        more = [
+            entry(found, f"10.{side}.0.{last}", port, protocol)
+            for side in (0, 1)
+            for last, port, protocol in ((1, 81, "tcp"), (1, 80, "udp"), (2, 80, "tcp"))
+        ]
+        branches = {
+            Branch(bits, 0xA000_0010 + (side << 20) >> 36 - bits)
+            for side in (0, 1)
+            for bits in (16, 32, 36)
+        }
+        for one in more:
+            found.add(one)
+        assert found.flush() == (branches | {ROOT}, set())
+        for one in more:
+            found.remove(one)
+        assert found.flush() == ({ROOT}, branches)
+        assert (found.count, list(found._children), found._jumps) == (2, [ROOT], {})
+
+
 def test_a_branch_goes_and_leaves_what_is_below_it() -> None:
     """The one below hangs from the one above then, as it is."""
     upper, lower = Branch(28, 0xA00000), Branch(32, 0xA000001)
