@@ -7,6 +7,7 @@ file of something else is an error that names the line, and never a table with l
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
@@ -76,6 +77,11 @@ class SavedChain(msgspec.Struct):
             self.run = ""
         return self._rules
 
+    @property
+    def texts(self) -> list[str]:
+        """Its rules as texts."""
+        return run_rules(self.name, self.run) if self.run else [rule.text for rule in self._rules]
+
     def take(self, run: str, first: int) -> None:
         """Rules that stand behind those that are there."""
         if self.run or self._rules:
@@ -101,27 +107,33 @@ class Saved(msgspec.Struct):
     generator: str = ""
 
 
-def parse_save(text: str) -> dict[str, dict[str, list[str]]]:
+def parse_save(text: str) -> dict[str, Mapping[str, list[str]]]:
     """Read what ``iptables-save`` prints: table -> chain -> rules without ``-A CHAIN``.
 
-    Counters in front of rules are skipped; a chain without rules is there, with none. A quicker
-    ``read_save``, as strict, for what repeats often.
+    Counters in front of rules are skipped; a chain without rules is there, with none. The rules
+    of a chain are made into texts when they are asked for: a whole table of them is many times
+    as large as what it was read from, and few callers look at all of them at once.
 
     Raises:
         ParseError: naming the line.
     """
-    frame = _Frame[list[str]](lambda _name, _policy, _number: [])
-    for number, line in _lines(text):
-        if line.startswith("-A "):
-            chain, _, rule = line[3:].partition(" ")
-            frame.chain(number, line, chain).append(rule)
-        elif line.startswith("["):
-            match = _rule(number, line)
-            frame.chain(number, line, match[4]).append(match[5] or "")
-        else:
-            frame.take(number, line)
-    frame.end(number)
-    return frame.tables
+    return {table: _Texts(chains) for table, chains in read_save(text).tables.items()}
+
+
+class _Texts(Mapping[str, list[str]]):
+    """The texts of each chain's rules."""
+
+    def __init__(self, chains: dict[str, SavedChain]) -> None:
+        self._chains = chains
+
+    def __getitem__(self, name: str) -> list[str]:
+        return self._chains[name].texts
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._chains)
+
+    def __len__(self) -> int:
+        return len(self._chains)
 
 
 def read_save(text: str) -> Saved:
@@ -276,25 +288,15 @@ class _Frame(Generic[T]):
             )
 
 
-def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines with their numbers, at least one; a line end within quotation marks ends none."""
-    # Not splitlines(): that also splits at characters that may stand in a comment.
-    lines = iter(enumerate(text.split("\n"), 1))
-    for number, line in lines:
-        if line.count('"') % 2 and line[0] != "#":
-            yield number, _whole(number, line, (line for _, line in lines))
-        else:
-            yield number, line
-
-
 def _line(text: str, at: int, number: int) -> str:
-    """The line that begins here, likewise."""
+    """The line that begins here; a line end within quotation marks ends none."""
     lines = _lines_from(text, at)
     line = next(lines)
     return _whole(number, line, lines) if line.count('"') % 2 and line[0] != "#" else line
 
 
 def _lines_from(text: str, at: int) -> Iterator[str]:
+    # Not splitlines(): that also splits at characters that may stand in a comment.
     while at <= len(text):
         end = text.find("\n", at)
         line = text[at : end if end >= 0 else len(text)]

@@ -33,7 +33,7 @@ from agent.rules.static import BASE_CHAINS, CANARY_TABLES
 from agent.sync.look import read_chain, read_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from agent.rules.dispatch import ChainId
     from agent.rules.ruleset import ServiceChains
@@ -331,7 +331,7 @@ class Audit:
                     wrong[table, chain] = "changed"
         return wrong
 
-    def _read(self, table: str, chains: Collection[str]) -> dict[str, list[str]]:
+    def _read(self, table: str, chains: Collection[str]) -> Mapping[str, list[str]]:
         kernel = self._syncer.kernel
         if len(chains) > _ONE_BY_ONE:
             return read_table(kernel, table)

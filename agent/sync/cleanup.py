@@ -13,6 +13,7 @@ KUBE-FIREWALL and the jumps to it have to, whoever wrote them: route_localnet st
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,7 @@ _TARGET = re.compile(r"(?:^| )-[jg] (\S+)")
 
 _JUMPS = {(jump.table, jump.source, canonical(jump.rule)) for jump in JUMPS}
 
-Saved = dict[str, dict[str, list[str]]]
+Saved = Mapping[str, Mapping[str, list[str]]]
 
 
 def is_ours(table: str, chain: str) -> bool:

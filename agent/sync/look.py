@@ -13,7 +13,7 @@ from agent.sync.plan import KernelView
 from agent.sync.port import ReadError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from agent.rules.dispatch import ChainId
     from agent.rules.static import BaseJump
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from agent.sync.port import Kernel
 
 
-def read_table(kernel: Kernel, table: str) -> dict[str, list[str]]:
+def read_table(kernel: Kernel, table: str) -> Mapping[str, list[str]]:
     """A table's chains and rules.
 
     Raises:
@@ -75,7 +75,7 @@ class Looker:
         _, standing = self._look_at_jumps(held)
         return KernelView(
             chains=ours,
-            filters=tables["filter"],
+            filters=dict(tables["filter"]),
             standing_jumps=standing,
             canary=self._kernel.chain("mangle", names.CANARY) is not None,
             right=self._right() if right and ours else {},
@@ -92,7 +92,7 @@ class Looker:
     def _held(self, table: str, chain: str) -> list[str]:
         return read_chain(self._kernel, table, chain) or []
 
-    def _whole_nat(self) -> dict[str, dict[str, list[str]]]:
+    def _whole_nat(self) -> dict[str, Mapping[str, list[str]]]:
         """The nat table where it is read as a whole for the names of its chains alone."""
         if self._kernel.digests("nat", ()) is not None:
             return {}

@@ -33,7 +33,8 @@ FOREIGN = (
 
 
 def saved(kernel: FakeKernel) -> dict[str, dict[str, list[str]]]:
-    return {t: chains for table in TABLES for t, chains in parse_save(kernel.save(table)).items()}
+    texts = [parse_save(kernel.save(table)) for table in TABLES]
+    return {table: dict(chains) for one in texts for table, chains in one.items()}
 
 
 def filled(layout: Layout = "flat", services: int = 3) -> tuple[FakeKernel, FakeKernel]:
