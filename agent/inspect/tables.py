@@ -66,7 +66,7 @@ class Entry(msgspec.Struct, gc=False, eq=False):
         return found
 
 
-class Chain(msgspec.Struct):
+class Chain(msgspec.Struct, gc=False):
     """A chain.
 
     Attributes:

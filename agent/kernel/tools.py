@@ -9,11 +9,12 @@ table to the kernel in one call.)
 from __future__ import annotations
 
 import dataclasses
+import io
 import os
 import signal
 import subprocess
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from agent.kernel.errors import ToolMissingError, ToolTimeoutError
 
@@ -27,6 +28,8 @@ _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _PASSED_ON = ("XTABLES_LOCKFILE", "XTABLES_LIBDIR")
 _REAP_SECONDS = 5.0
 _PIECE = 1 << 20
+#: What becomes of bytes that are no text.
+_UNREADABLE = "backslashreplace"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,53 +76,62 @@ class SubprocessRunner:
             ToolMissingError: it cannot be started.
             ToolTimeoutError: it did not end in time and was killed.
         """
-        process = self._start(argv, stdin)
-        try:
-            out, err = process.communicate(timeout=timeout)
-        except subprocess.TimeoutExpired as error:
-            fate = _kill(process)
-            raise ToolTimeoutError(
-                f"{' '.join(argv)} did not end within {timeout:g} s and {fate}"
-            ) from error
-        except BaseException:
-            _kill(process)
-            raise
-        return Finished(process.returncode, out, err)
+        with _file("stdout") as out:
+            process = self._start(argv, stdin, out)
+            try:
+                _, err = process.communicate(timeout=timeout)
+            except subprocess.TimeoutExpired as error:
+                fate = _kill(process)
+                raise ToolTimeoutError(
+                    f"{' '.join(argv)} did not end within {timeout:g} s and {fate}"
+                ) from error
+            except BaseException:
+                _kill(process)
+                raise
+            out.seek(0)
+            return Finished(process.returncode, out.readall().decode("utf-8", _UNREADABLE), err)
 
-    def _start(self, argv: Sequence[str], stdin: str) -> subprocess.Popen[str]:
+    def _start(self, argv: Sequence[str], stdin: str, out: io.FileIO) -> subprocess.Popen[str]:
         try:
-            with _file(stdin) as given:
-                return self._popen(argv, given)
+            with _filled(stdin) as given:
+                return self._popen(argv, given, out)
         except OSError as error:
             raise ToolMissingError(
                 f"{argv[0]} cannot be started: {error.strerror}; install iptables,"
                 " or correct its permissions"
             ) from error
 
-    def _popen(self, argv: Sequence[str], stdin: IO[bytes]) -> subprocess.Popen[str]:
+    def _popen(
+        self, argv: Sequence[str], stdin: io.FileIO, out: io.FileIO
+    ) -> subprocess.Popen[str]:
         return subprocess.Popen(
             list(argv),
             stdin=stdin,
-            stdout=subprocess.PIPE,
+            stdout=out,
             stderr=subprocess.PIPE,
             env=self._environment,
             cwd="/",
             start_new_session=True,
             encoding="utf-8",
-            errors="backslashreplace",
+            errors=_UNREADABLE,
         )
 
 
-def _file(text: str) -> IO[bytes]:
-    """Text as a file in memory, at its beginning.
+def _file(name: str) -> io.FileIO:
+    """A file in memory.
 
-    A pipe would have to be fed 4 kB at a time, with both processes taking turns: a transaction can
-    have 16 MB.
+    A pipe would have to be fed, or emptied, a few kB at a time, with both processes taking turns: a
+    transaction can have 16 MB, and a table 30.
     """
-    file = os.fdopen(os.memfd_create("stdin", os.MFD_CLOEXEC), "w+b", buffering=0)
+    return io.FileIO(os.memfd_create(name, os.MFD_CLOEXEC), "w+b")
+
+
+def _filled(text: str) -> io.FileIO:
+    """Text as a file in memory, at its beginning."""
+    file = _file("stdin")
     try:
         for start in range(0, len(text), _PIECE):
-            piece = text[start : start + _PIECE].encode("utf-8", "backslashreplace")
+            piece = text[start : start + _PIECE].encode("utf-8", _UNREADABLE)
             rest = memoryview(piece)
             while rest:
                 rest = rest[file.write(rest) :]

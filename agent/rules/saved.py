@@ -50,7 +50,7 @@ class SavedRule(msgspec.Struct, frozen=True, gc=False):
     bytes: int = 0
 
 
-class SavedChain(msgspec.Struct):
+class SavedChain(msgspec.Struct, gc=False):
     """A chain.
 
     Attributes:
