@@ -116,13 +116,9 @@ def tool(backend: Backend) -> Tool:
 def store(services: int, endpoints: int, protocol: str = "TCP") -> Store:
     """State with the made-up cluster; made once, since that takes seconds."""
     made = Store(objects.NODE)
-    numbers = range(services)
-    made.replace_services(
-        [objects.decoded_service(objects.service(n, protocol=protocol)) for n in numbers]
-    )
-    pods = (objects.pods_of(n, endpoints) for n in numbers)
-    slices = (objects.endpoint_slice(n, p, protocol=protocol) for n, p in enumerate(pods))
-    made.replace_slices([objects.decoded_slice(one) for one in slices])
+    listed, slices = objects.decoded(services, endpoints, protocol)
+    made.replace_services(listed)
+    made.replace_slices(slices)
     return made
 
 

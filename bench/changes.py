@@ -119,7 +119,9 @@ class AddedService(Change):
     def before(self) -> list[Line]:
         """The slices."""
         slices = []
-        for number in range(self.number, self.number + self.scale.samples + 2):
+        for number in range(
+            self.number, self.number + max(self.scale.turns, self.scale.samples) + 2
+        ):
             pods = objects.pods_of(number, self.scale.endpoints)
             slices.append((Kind.SLICE, watch_line(objects.endpoint_slice(number, pods), "ADDED")))
         return slices

@@ -3,72 +3,123 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import http.client
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Self
 from urllib.parse import urlsplit
 
+from agent.kernel.detect import Backend
 from bench import objects
+from bench.bed import Bed
 from tests.kernel.running import ROOT, RunningAgent
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from bench.bed import Bed
-
+#: The default of minSyncPeriod, in seconds; changes that are further apart have a sync each.
+MIN_SYNC_PERIOD = 1.0
 _TICKS = os.sysconf("SC_CLK_TCK")
 _START_SECONDS = 180.0
 
 
-@contextlib.contextmanager
-def api_server(bed: Bed, services: int, endpoints: int) -> Iterator[str]:
-    """The fake API server with the made-up cluster; gives its address.
+class Cluster:
+    """A made-up cluster's API server in a namespace, and the daemon on it once somebody asks."""
 
-    A kubeconfig for it is in the bed's folder.
-    """
-    argv = [sys.executable, "-m", "bench.server"]
-    argv += [str(services), str(endpoints), str(kubeconfig(bed))]
-    server = bed.namespace.popen(
-        argv, cwd=ROOT, env=bed.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    with server:
-        try:
-            if server.stdout is None:
-                raise RuntimeError("the API server has no output")
-            yield server.stdout.readline().strip()
-        finally:
-            server.kill()
+    def __init__(self, services: int, endpoints: int) -> None:
+        """Start the server, and do not wait for it."""
+        self._stack = contextlib.ExitStack()
+        self.bed = self._stack.enter_context(Bed(Backend.NFT))
+        argv = [sys.executable, "-m", "bench.server"]
+        self._kubeconfig = self.bed.folder / "kubeconfig"
+        argv += [str(services), str(endpoints), str(self._kubeconfig)]
+        server = self.bed.namespace.popen(
+            argv, cwd=ROOT, env=self.bed.environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        self._server = self._stack.enter_context(server)
+        self._stack.callback(server.kill)
+        self._agent: RunningAgent | None = None
+
+    @functools.cached_property
+    def url(self) -> str:
+        """The server's address; it serves."""
+        line = self._server.stdout.readline() if self._server.stdout else ""
+        if not line:
+            raise RuntimeError("the API server has ended")
+        return line.strip()
+
+    @property
+    def kubeconfig(self) -> Path:
+        """A kubeconfig for the server, which serves."""
+        if not self.url:
+            raise RuntimeError("the API server has no address")
+        return self._kubeconfig
+
+    def launch(self) -> RunningAgent:
+        """Start the daemon, and do not wait for it."""
+        if self._agent is None:
+            self._agent = self._made()
+            self._stack.callback(self._agent.close)
+            self._agent.launch()
+        return self._agent
+
+    def agent(self) -> RunningAgent:
+        """The daemon, from when its first sync is accepted."""
+        agent = self.launch()
+        agent.wait_ready(_START_SECONDS)
+        return agent
+
+    def restart(self) -> RunningAgent:
+        """Another daemon in place of the one that runs."""
+        if self._agent is not None:
+            self._agent.close()
+        self._agent = None
+        return self.agent()
+
+    def _made(self) -> RunningAgent:
+        folder = self.bed.folder / "agent"
+        folder.mkdir(exist_ok=True)
+        return RunningAgent(
+            self.bed.namespace,
+            folder,
+            None,
+            *("--kubeconfig", str(self.kubeconfig), "--cluster-cidr", objects.CLUSTER_CIDR),
+            *("--iptables-min-sync-period", f"{MIN_SYNC_PERIOD:g}s"),
+            backend=self.bed.backend.value,
+            environment=self.bed.environment,
+            node=objects.NODE,
+        )
+
+    def close(self) -> None:
+        """End all."""
+        self._stack.close()
 
 
-def kubeconfig(bed: Bed) -> Path:
-    """Where the kubeconfig is."""
-    return bed.folder / "kubeconfig"
+class Clusters:
+    """Clusters by their size, for all that measure in them; a context manager."""
 
+    def __init__(self) -> None:
+        self._made: dict[tuple[int, int], Cluster] = {}
 
-@contextlib.contextmanager
-def daemon(bed: Bed, *flags: str) -> Iterator[RunningAgent]:
-    """The daemon, from when its first sync is accepted."""
-    folder = bed.folder / "agent"
-    folder.mkdir(exist_ok=True)
-    agent = RunningAgent(
-        bed.namespace,
-        folder,
-        None,
-        *("--kubeconfig", str(kubeconfig(bed)), "--cluster-cidr", objects.CLUSTER_CIDR),
-        *flags,
-        backend=bed.backend.value,
-        environment=bed.environment,
-        node=objects.NODE,
-    )
-    try:
-        agent.start(_START_SECONDS)
-        yield agent
-    finally:
-        agent.close()
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def of(self, services: int, endpoints: int) -> Cluster:
+        """The one with so many Services of so many endpoints."""
+        size = services, endpoints
+        if size not in self._made:
+            self._made[size] = Cluster(services, endpoints)
+        return self._made[size]
+
+    def close(self) -> None:
+        """End them; whoever asks afterwards gets new ones."""
+        for cluster in self._made.values():
+            cluster.close()
+        self._made.clear()
 
 
 def pid_of(agent: RunningAgent) -> int:

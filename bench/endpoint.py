@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from bench.changes import Change, Line
+    from bench.daemon import Clusters
     from bench.inprocess import InProcess
     from bench.scale import Scale
 
@@ -49,12 +50,12 @@ class Pair(NamedTuple):
     bare: Took
 
 
-def measure(scale: Scale) -> Iterator[Figure]:
+def measure(scale: Scale, _clusters: Clusters) -> Iterator[Figure]:
     """All of target 2."""
     with Bed(Backend.NFT) as bed, running(bed.kernel, Backend.NFT) as agent:
         bed.call(agent.list_all, scale.services, scale.endpoints)
         for kind in changes.ALL:
-            samples = scale.samples if kind is changes.Endpoint else scale.samples // 8
+            samples = scale.samples if kind is changes.Endpoint else max(4, scale.samples // 8)
             pairs = bed.call(_turns, bed, agent, kind(scale), samples)
             yield from _compared(scale, Backend.NFT, kind, pairs)
     with Bed(Backend.LEGACY) as bed, running(bed.kernel, Backend.LEGACY) as agent:
@@ -155,7 +156,7 @@ def _shares(scale: Scale) -> Iterator[Figure]:
                 for line in change.before():
                     agent.take_in(line)
                 agent.settle()
-            turns = min(scale.samples, few // 2)
+            turns = min(scale.turns, few // 2)
             taken = [
                 [_take(agent, change.line(turn)) for agent, change in cases]
                 for turn in range(turns)

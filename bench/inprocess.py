@@ -92,18 +92,13 @@ class InProcess:
 
         The last is what an agent does in its first half minute.
         """
-        numbers = range(services)
         node = decode(Kind.NODE, msgspec.json.encode(objects.node()))
         if not isinstance(node, Node):
             raise TypeError(node)
         self.handle(Replaced(Kind.NODE, (node,)))
-        self.handle(
-            Replaced(
-                Kind.SERVICE, tuple(objects.decoded_service(objects.service(n)) for n in numbers)
-            )
-        )
-        slices = (objects.endpoint_slice(n, objects.pods_of(n, endpoints)) for n in numbers)
-        self.handle(Replaced(Kind.SLICE, tuple(map(objects.decoded_slice, slices))))
+        listed, slices = objects.decoded(services, endpoints)
+        self.handle(Replaced(Kind.SERVICE, listed))
+        self.handle(Replaced(Kind.SLICE, slices))
         audit = self.controller.tracks[0].audit
         while audit.learning:
             audit.run()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from agent.state.store import Store
     from agent.sync.apply import Syncer
+    from bench.daemon import Clusters
     from bench.scale import Scale
 
 _SERVICES, _ENDPOINTS, _TIMES = 20_000, 5, 4
@@ -41,7 +42,7 @@ class _Taken:
     audit: float
 
 
-def measure(_scale: Scale) -> Iterator[Figure]:
+def measure(_scale: Scale, _clusters: Clusters) -> Iterator[Figure]:
     """Both sizes, on both backends."""
     for backend in Backend:
         small = _all_steps(backend, _SERVICES // _TIMES)

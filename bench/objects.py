@@ -6,6 +6,7 @@ it has to be received and skipped.
 
 from __future__ import annotations
 
+import functools
 import ipaddress
 from typing import TYPE_CHECKING, Any
 
@@ -145,6 +146,22 @@ def decoded_slice(obj: Object) -> EndpointSlice:
     if not isinstance(found, EndpointSlice):
         raise TypeError(found)
     return found
+
+
+@functools.lru_cache(maxsize=2)
+def decoded(
+    services: int, endpoints: int, protocol: str = "TCP"
+) -> tuple[tuple[Service, ...], tuple[EndpointSlice, ...]]:
+    """The made-up cluster as it comes out of lists; kept, since it takes seconds to make."""
+    numbers = range(services)
+    pods = (pods_of(number, endpoints) for number in numbers)
+    slices = (
+        endpoint_slice(n, some, protocol=protocol) for n, some in zip(numbers, pods, strict=True)
+    )
+    return (
+        tuple(decoded_service(service(n, protocol=protocol)) for n in numbers),
+        tuple(map(decoded_slice, slices)),
+    )
 
 
 def _metadata(called: str, inside: str, labels: dict[str, str], manager: str) -> Object:

@@ -24,9 +24,12 @@ class Scale:
         endpoints: of each.
         single: Services for the comparison with a single restore.
         single_times: how many times faster than that a full sync must be.
+        legacy_times: how many times as long as a single restore on legacy it may take on nft.
         growth: two numbers of Services, for how a full sync grows.
+        runs: first syncs on nft of which the best counts.
         python: two numbers of Services, for how the agent's own share grows.
         packets: Services for what a packet costs.
+        turns: measurements of the agent's own share of a change.
         samples: pairs of measurements of one changed endpoint, on nft.
         legacy_samples: likewise on legacy.
         storm: events of a storm.
@@ -39,9 +42,12 @@ class Scale:
     endpoints: int
     single: int
     single_times: float
+    legacy_times: float
     growth: tuple[int, int]
+    runs: int
     python: tuple[int, int]
     packets: int
+    turns: int
     samples: int
     legacy_samples: int
     storm: int
@@ -60,21 +66,25 @@ class Scale:
 
 
 #: A single restore grows with more than the square of its chains: from 2,000 Services to 1,000
-#: it gets about three times nearer to ours, so fifteen times faster becomes five.
+#: it gets about three times nearer to ours, so fifteen times faster becomes five. One on legacy
+#: takes ten times as long for five times as many, where ours takes five times: three becomes six.
 QUICK = Scale(
     quick=True,
     services=1000,
     endpoints=ENDPOINTS,
     single=1000,
     single_times=5,
+    legacy_times=6,
     growth=(250, 1000),
+    runs=1,
     python=(100, 1000),
     packets=1000,
-    samples=50,
-    legacy_samples=8,
-    storm=200,
-    storm_seconds=4,
-    rounds=24,
+    turns=40,
+    samples=24,
+    legacy_samples=7,
+    storm=150,
+    storm_seconds=3,
+    rounds=16,
 )
 FULL = Scale(
     quick=False,
@@ -82,9 +92,12 @@ FULL = Scale(
     endpoints=ENDPOINTS,
     single=2000,
     single_times=15,
+    legacy_times=3,
     growth=(1000, 10_000),
+    runs=2,
     python=(100, 10_000),
     packets=10_000,
+    turns=50,
     samples=200,
     legacy_samples=9,
     storm=1000,

@@ -19,8 +19,7 @@ from agent.cluster.feed import SourceFailed
 from agent.cluster.kube import KubeSource
 from agent.kernel.detect import Backend
 from bench import objects
-from bench.bed import Bed, NoKernel
-from bench.daemon import api_server, kubeconfig
+from bench.bed import NoKernel
 from bench.figures import Figure
 from bench.inprocess import running
 from tests.kernel.running import ROOT
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from agent.cluster.feed import Event
+    from bench.daemon import Clusters
     from bench.scale import Scale
 
 #: Seconds of CPU: for everything, and the part that is for a process with no Services.
@@ -36,14 +36,14 @@ _WHOLE, _FIXED = 4.0, 0.8
 _TIMEOUT = 120.0
 
 
-def measure(scale: Scale) -> Iterator[Figure]:
+def measure(scale: Scale, clusters: Clusters) -> Iterator[Figure]:
     """All of target 4."""
-    with Bed(Backend.NFT) as bed, api_server(bed, scale.services, scale.endpoints):
-        argv = [sys.executable, "-m", "bench.startup", str(kubeconfig(bed))]
-        child = bed.namespace.popen(
-            argv, cwd=ROOT, env=bed.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
-        out, err = child.communicate(timeout=_TIMEOUT)
+    cluster = clusters.of(scale.services, scale.endpoints)
+    argv = [sys.executable, "-m", "bench.startup", str(cluster.kubeconfig)]
+    child = cluster.bed.namespace.popen(
+        argv, cwd=ROOT, env=cluster.bed.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    out, err = child.communicate(timeout=_TIMEOUT)
     if child.returncode:
         raise RuntimeError(err)
     found = json.loads(out.splitlines()[-1])  # behind what was logged

@@ -14,36 +14,32 @@ import re
 import time
 from typing import TYPE_CHECKING
 
-from agent.kernel.detect import Backend
 from bench import objects
-from bench.bed import Bed
-from bench.daemon import Writer, api_server, cpu, daemon
+from bench.daemon import MIN_SYNC_PERIOD, Writer, cpu
 from bench.figures import Figure
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from bench.bed import Bed
+    from bench.daemon import Clusters
     from bench.scale import Scale
     from tests.kernel.running import RunningAgent
 
 _BUCKET = "kubeproxy_network_programming_duration_seconds_bucket"
 _LEADS = re.compile(r"^-A KUBE-SVC-\S+ .*-j (KUBE-SEP-\S+)$", re.MULTILINE)
 _REWRITES = re.compile(r"^-A (KUBE-SEP-\S+) .*--to-destination (\S+)", re.MULTILINE)
-#: The default of minSyncPeriod; changes that are further apart have a sync each.
-_PERIOD = 1.0
-_SINGLE_EVENTS = 3
-_IDLE_SECONDS = 1.5
+_SINGLE_EVENTS = 2
+_IDLE_SECONDS = 1.0
 _SETTLE_SECONDS = 30.0
 
 
-def measure(scale: Scale) -> Iterator[Figure]:
+def measure(scale: Scale, clusters: Clusters) -> Iterator[Figure]:
     """All of target 3."""
-    with (
-        Bed(Backend.NFT) as bed,
-        api_server(bed, scale.services, scale.endpoints) as url,
-        daemon(bed, "--iptables-min-sync-period", f"{_PERIOD:g}s") as agent,
-    ):
-        yield from bed.call(lambda: list(_storm(bed, agent, Writer(url), scale)))
+    cluster = clusters.of(scale.services, scale.endpoints)
+    bed, agent = cluster.bed, cluster.agent()
+    yield from bed.call(lambda: list(_storm(bed, agent, Writer(cluster.url), scale)))
+    clusters.close()  # it is another cluster now
 
 
 def _storm(bed: Bed, agent: RunningAgent, writer: Writer, scale: Scale) -> Iterator[Figure]:
@@ -95,7 +91,7 @@ def _one_by_one(
     before, began = cpu(agent), time.monotonic()
     for number in range(_SINGLE_EVENTS):
         _change(writer, scale, number, expected)
-        time.sleep(_PERIOD * 1.1)
+        time.sleep(MIN_SYNC_PERIOD * 1.1)
     spent = cpu(agent) - before - idle * (time.monotonic() - began)
     return spent / _SINGLE_EVENTS
 

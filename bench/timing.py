@@ -33,9 +33,10 @@ class Spent(NamedTuple):
         return self.own + self.children
 
 
-def spend(function: Callable[[], T]) -> tuple[T, Spent]:
-    """Call a function, and tell what it took."""
-    gc.collect()
+def spend(function: Callable[[], T], *, tidy: bool = True) -> tuple[T, Spent]:
+    """Call a function, and tell what it took; ``tidy`` collects garbage before."""
+    if tidy:
+        gc.collect()
     children = children_cpu()
     own, wall = time.process_time(), time.perf_counter()
     found = function()
