@@ -166,11 +166,12 @@ class Survey:
 
     def _names_from_endpoints(self) -> None:
         """An endpoint's chain is whose the chain is from which it is jumped to."""
+        services = self.services
         for chain, caller in self.callers.get("nat", {}).items():
             if caller and chain.startswith(names.SEP):
-                owner = self.services.get(suffix(caller))
+                owner = services.get(caller[-_SUFFIX:])
                 if owner is not None:
-                    self.services.setdefault(suffix(chain), owner)
+                    services.setdefault(chain[-_SUFFIX:], owner)
 
 
 def _jumps(chains: dict[str, Chain]) -> tuple[dict[str, str], list[Reference]]:

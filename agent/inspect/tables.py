@@ -78,7 +78,7 @@ class Chain(msgspec.Struct, gc=False):
     name: str
     policy: str = ""
     usual: UsualEndpoint | UsualLottery | None = None
-    _entries: list[Entry] = []
+    _entries: list[Entry] | None = None
     _run: str = ""
     _first: int = 0
 
@@ -89,16 +89,14 @@ class Chain(msgspec.Struct, gc=False):
             lines = enumerate(run_rules(self.name, self._run))
             self._entries = [Entry(text, i + 1, self._first + i) for i, text in lines]
             self._run = ""
+        if self._entries is None:
+            self._entries = []
         return self._entries
 
     @property
     def count(self) -> int:
         """Number of its rules."""
-        return self._run.count("\n") or len(self._entries)
-
-    def is_empty(self) -> bool:
-        """Whether it has no rule."""
-        return not (self._run or self._entries)
+        return self._run.count("\n") or len(self._entries or ())
 
 
 Chains = dict[str, Chain]
