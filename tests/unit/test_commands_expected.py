@@ -12,9 +12,12 @@ from click.testing import CliRunner
 
 from agent.cli import cli
 from agent.commands import expected
-from agent.commands.expected import has_source, node_name, read_objects
-from agent.commands.sources import LookError
+from agent.commands.expected import expect, has_source, node_name, read_objects
+from agent.commands.sources import Held, LookError, Options, this_node
 from agent.config.load import defaults, load
+from agent.inspect.survey import Survey
+from agent.inspect.tables import read_tables
+from agent.state.values import Family
 from tests.fakes.apiserver import FakeAPIServer, Fault, write_kubeconfig
 from tests.fakes.objects import node, service
 
@@ -113,3 +116,26 @@ def test_where_services_come_from_is_in_the_configuration() -> None:
     assert has_source(msgspec.structs.replace(config, manifests=("a",)))
     assert has_source(msgspec.structs.replace(config, api_server="https://a"))
     assert node_name(config) == node_name(config).lower() != ""
+
+
+def test_what_was_compiled_ahead_counts_if_the_guess_was_right(config: Config) -> None:
+    """Rules that name a counter tell of the kernel what could not be guessed."""
+    counted = (
+        "*filter\n:KUBE-FORWARD - [0:0]\n-A KUBE-FORWARD -m conntrack --ctstate INVALID -m nfacct"
+        " --nfacct-name ct_state_invalid_dropped_pkts -j DROP\nCOMMIT\n"
+    )
+    plain = counted.replace("-m nfacct --nfacct-name ct_state_invalid_dropped_pkts ", "")
+    unknown = this_node(Options(file="saved.txt"))
+    objects = read_objects(config)
+    guess = expect(config, objects, _held(plain), unknown).rules
+    objects.compiled[Family.V4] = guess
+    other = expect(config, objects, _held(counted), unknown).rules
+
+    assert expect(config, objects, _held(plain), unknown).rules is guess
+    assert other is not guess
+    assert (guess.node.count_invalid, other.node.count_invalid) == (False, True)
+    assert other.services.keys() == guess.services.keys() != set()
+
+
+def _held(text: str) -> Held:
+    return Held(Survey(read_tables(text, Family.V4)), path="saved.txt")
