@@ -42,15 +42,28 @@ def test_quick_looks_after_each_repair_hide_nobody() -> None:
 
 
 def test_three_accidents_far_apart_are_no_contest() -> None:
-    """The third one comes more than ten periods behind the first."""
-    assert states((1000.0, "!"), (1150.0, "!"), (1300.1, "!")) == "..."
-    assert states((1000.0, "!"), (1150.0, "!"), (1300.0, "!")) == "..!"
+    """The third one comes more than ten periods, and five looks, behind the first."""
+    quiet = every(30.0, "....", 1010.0)
+    assert states((1000.0, "!"), *quiet, (1150.0, "!"), (1300.1, "!")) == "......."
+    assert states((1000.0, "!"), *quiet, (1150.0, "!"), (1300.0, "!")) == "......!"
+
+
+def test_looks_that_come_late_count_as_well() -> None:
+    """A machine so busy that looks come five periods apart; all of three, or three of five."""
+    assert states(*every(151.0, "!!!")) == "..!"
+    assert states(*every(151.0, "!.!.!")) == "....!"
+    assert states(*every(151.0, "!..!.!")) == "......"
 
 
 def test_it_ends_after_ten_quiet_periods() -> None:
     """Not earlier, however many looks there are; it begins anew after that."""
-    assert states(*every(1.0, "!!!"), *every(30.0, "..", 1272.0), (1302.1, ".")) == "..!!!."
-    assert states(*every(1.0, "!!!"), (1302.1, "."), *every(1.0, "!!!", 1400.0)) == "..!...!"
+    contest, quiet = every(1.0, "!!!"), every(30.0, ".....", 1182.0)
+    assert states(*contest, *quiet, (1302.1, ".")) == "..!!!!!!."
+    assert states(*contest, *quiet, (1302.1, "."), *every(1.0, "!!!", 1400.0)) == "..!!!!!!...!"
+
+
+def test_nor_does_it_end_after_few_looks_however_late_they_come() -> None:
+    assert states(*every(1.0, "!!!"), *every(400.0, ".....", 2000.0)) == "..!!!!!."
 
 
 def test_the_controller_tells_it_once_and_when_it_is_over() -> None:
