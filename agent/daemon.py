@@ -35,6 +35,7 @@ from agent.kernel.iptables import Iptables
 from agent.kernel.nftables import Generations
 from agent.kernel.sweeper import FlowSweeper
 from agent.kernel.tools import SubprocessRunner
+from agent.memory import give_back_large_blocks
 from agent.rules.ruleset import RuleSet
 from agent.rules.service import COUNTER_LOCALHOST
 from agent.rules.static import COUNTER_INVALID
@@ -131,6 +132,7 @@ def run(loaded: Loaded, start: Start, reread: Callable[[], Loaded]) -> int:
         KernelError: the other backend already holds Service rules (exit code 1).
     """
     privileges.demand_net_admin()
+    give_back_large_blocks()
     config = loaded.config
     inbox = Inbox()
     stop = Stop()
