@@ -219,14 +219,17 @@ class KubeCluster:
         raise UnsupportedError("the API server of this cluster is not ours to stop")
 
     @contextlib.contextmanager
-    def _without_apiserver(self, *on_control_plane: str) -> Iterator[None]:
+    def _without_apiserver(
+        self, *on_control_plane: str, env: dict[str, str] | None = None
+    ) -> Iterator[None]:
         """Take kube-apiserver's manifest from a control plane's kubelet for a while.
 
         Args:
             on_control_plane: runs the command that follows on the control plane's machine.
+            env: of that command.
         """
         manifest, away = f"/etc/kubernetes/manifests/{_APISERVER}", f"/root/{_APISERVER}"
-        run(*on_control_plane, "mv", manifest, away)
+        run(*on_control_plane, "mv", manifest, away, env=env)
         try:
             # While it ends it is not ready any more, but goes on with what it has for a while.
             wait_for(
@@ -234,7 +237,7 @@ class KubeCluster:
             )
             yield
         finally:
-            run(*on_control_plane, "mv", away, manifest)
+            run(*on_control_plane, "mv", away, manifest, env=env)
             wait_for("the API server is back", self._api_answers, timeout=240, interval=0.5)
 
     def _api_answers(self, path: str = "/readyz") -> bool:

@@ -140,7 +140,7 @@ class MinikubeCluster(KubeCluster):
     def outage(self) -> Iterator[None]:
         """See ``Cluster``."""
         prefix = ("minikube", "--profile", self.name, "ssh", "--", "sudo")
-        with self._without_apiserver(*prefix):
+        with self._without_apiserver(*prefix, env=self._env):
             yield
 
     def _restart_machine(self, node: str) -> None:
