@@ -156,6 +156,11 @@ class Docker:
         """Whether an image of that name is there."""
         return run("docker", "image", "inspect", name, env=self.env, check=False).returncode == 0
 
+    def has_container(self, name: str) -> bool:
+        """Whether a container of that name is there."""
+        argv = ("docker", "container", "inspect", name)
+        return run(*argv, env=self.env, check=False).returncode == 0
+
     def build(self) -> None:
         """Build the project's image from its Dockerfile, and a next one from that."""
         if not self.has_image(BASE) and shutil.which("debootstrap", path=_path()):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from e2e.cluster import Cluster
     from e2e.docker import Docker
+    from e2e.kubernetes.kubectl import Kubectl
 
 #: kind's and minikube's waits, and downloads where there are any.
 _PATIENCE = 900
@@ -73,13 +74,8 @@ class KindCluster(KubeCluster):
         run("kind", *argv, "--name", self.name, env=self._docker.env, timeout=_PATIENCE)
 
     def steady(self, place: Place) -> Place:
-        """See ``Cluster``: through the node's container and its container runtime."""
-        namespace = place.prefix[place.prefix.index("-n") + 1]
-        pod = self.kubectl.get("-n", namespace, "pod", place.prefix[-2])
-        container = pod["status"]["containerStatuses"][0]["containerID"].rpartition("/")[2]
-        node = pod["spec"]["nodeName"]
-        prefix = (*self._docker.command, "exec", "-i", node, "crictl", "exec", "-i", container)
-        return Place(place.name, prefix, place.python, place.ips, place.node)
+        """See ``Cluster``."""
+        return _through_runtime(self._docker, self.kubectl, place)
 
     @contextlib.contextmanager
     def outage(self) -> Iterator[None]:
@@ -114,6 +110,7 @@ class MinikubeCluster(KubeCluster):
     """
 
     def __init__(self, docker: Docker, folder: Path, failed: Path) -> None:
+        self._docker = docker
         self.name = f"onenth-{secrets.token_hex(3)}"
         kubeconfig = folder / "kubeconfig"
         self._env = {**docker.env, "KUBECONFIG": str(kubeconfig)}
@@ -135,6 +132,12 @@ class MinikubeCluster(KubeCluster):
 
     def _minikube(self, *argv: str) -> None:
         run("minikube", *argv, "--profile", self.name, env=self._env, timeout=_PATIENCE)
+
+    def steady(self, place: Place) -> Place:
+        """See ``Cluster``: where minikube's driver is Docker."""
+        if not self._docker.has_container(self.name):
+            return super().steady(place)
+        return _through_runtime(self._docker, self.kubectl, place)
 
     @contextlib.contextmanager
     def outage(self) -> Iterator[None]:
@@ -168,6 +171,16 @@ class ExternalCluster(KubeCluster):
 
     The agent stays on it at the end, for without it the cluster would have no proxy.
     """
+
+
+def _through_runtime(docker: Docker, kubectl: Kubectl, place: Place) -> Place:
+    """A pod, reached through its node's container and container runtime."""
+    namespace = place.prefix[place.prefix.index("-n") + 1]
+    pod = kubectl.get("-n", namespace, "pod", place.prefix[-2])
+    container = pod["status"]["containerStatuses"][0]["containerID"].rpartition("/")[2]
+    node = pod["spec"]["nodeName"]
+    prefix = (*docker.command, "exec", "-i", node, "crictl", "exec", "-i", container)
+    return Place(place.name, prefix, place.python, place.ips, place.node)
 
 
 def make_cluster(provider: str, config: pytest.Config, docker: Docker, folder: Path) -> Cluster:
