@@ -96,6 +96,20 @@ def test_ports_of_a_service_come_and_go() -> None:
     assert len(world.rules.shared(("filter", "KUBE-SERVICES"))) == 1
 
 
+def test_a_large_service_that_goes_leaves_no_chains_behind() -> None:
+    """When it comes back they are the same, but made anew."""
+    world = World().put(service("a"), a=65)
+    world.update()
+    first = [chain for port in world.rules.services[key("a")].values() for chain in port.chains]
+    world.store.delete_service(key("a"))
+    world.update()
+    world.put(service("a")).update()
+    again = [chain for port in world.rules.services[key("a")].values() for chain in port.chains]
+
+    assert again == first
+    assert again[-1] is not first[-1]
+
+
 def test_a_layout_that_is_chosen_is_there_from_the_start() -> None:
     """Flat unless a tree is asked for; and a cluster without endpoints is not large."""
     assert [RuleSet(VIEW, layout).tree for layout in ("flat", "auto", "tree")] == [
@@ -210,9 +224,12 @@ def test_numbers() -> None:
             table: sum(map(len, chains.values())) for table, chains in tables.items()
         }
         assert world.rules.without_local_endpoints() == (1, 0)
+        own = [chain for one in world.rules.services.values() for chain in own_chains(one)]
+        assert world.rules.own_count == len(own) == 4
         world.store.replace_services([])
         world.update()
         assert world.rules.without_local_endpoints() == (0, 0)
+        assert world.rules.own_count == 0
         assert world.rules.counts() == {
             table: sum(map(len, chains.values())) for table, chains in world.rules.tables().items()
         }
