@@ -37,6 +37,23 @@ def test_what_is_the_same_at_both_ends(before: str, after: str, expected: tuple[
     assert edges(before, after) == expected
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "first", "expected"),
+    [
+        ("abcdef", "abcdef", 2, (6, 0)),
+        ("abxdef", "abcdef", 2, (2, 3)),
+        ("xbcdef", "abcdef", 1, (6, 0)),
+        ("a", "abc", 3, (1, 0)),
+        ("abc", "a", 3, (1, 0)),
+    ],
+)
+def test_the_first_ones_are_not_looked_at(
+    before: str, after: str, first: int, expected: tuple[int, int]
+) -> None:
+    """They are counted as the same, as far as both have them."""
+    assert edges(before, after, first) == expected
+
+
 @given(ITEMS, ITEMS, st.integers(1, 4))
 def test_edges_are_as_wide_as_they_can_be(
     before: tuple[int, ...], after: tuple[int, ...], step: int
@@ -61,6 +78,18 @@ def test_one_of_a_thousand() -> None:
     for place in (0, 1, 15, 16, 47, 48, 500, 998, 999):
         after = (*before[:place], -1, *before[place + 1 :])
         assert edges(before, after) == (place, 999 - place)
+
+
+@pytest.mark.parametrize("place", [0, 3, 4, 50, 99])
+def test_one_chain_of_a_hundred(place: int) -> None:
+    """That has other rules, that is gone, and that is new."""
+    before = tuple((f"c{number}", ("-j A",)) for number in range(100))
+    other = f"c{place}", ("-j B",)
+    without = (*before[:place], *before[place + 1 :])
+
+    assert differing(before, (*before[:place], other, *before[place + 1 :])) == ([other], [])
+    assert differing(before, without) == ([], [f"c{place}"])
+    assert differing(without, before) == ([before[place]], [])
 
 
 @given(CHAINS, CHAINS, st.integers(0, 4))
