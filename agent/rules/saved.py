@@ -74,8 +74,7 @@ class SavedChain(msgspec.Struct, gc=False):
     def rules(self) -> list[SavedRule]:
         """Its rules one by one; from here on they are a list, and no run."""
         if self.run:
-            texts = run_rules(self.name, self.run)
-            self._rules = [SavedRule(text, line) for line, text in enumerate(texts, self.first)]
+            self._rules = _one_by_one(self.name, self.run, self.first)
             self.run = ""
         if self._rules is None:
             self._rules = []
@@ -91,8 +90,7 @@ class SavedChain(msgspec.Struct, gc=False):
     def take(self, run: str, first: int) -> None:
         """Rules that stand behind those that are there."""
         if self.run or self._rules:
-            other = SavedChain(self.name, self.policy, self.line, run, first)
-            self.rules.extend(other.rules)
+            self.rules.extend(_one_by_one(self.name, run, first))
         else:
             self.run, self.first = run, first
 
@@ -200,6 +198,10 @@ def run_rules(chain: str, run: str) -> list[str]:
     return [line[start:] for line in run.split("\n")[:-1]]
 
 
+def _one_by_one(chain: str, run: str, first: int) -> list[SavedRule]:
+    return [SavedRule(text, line) for line, text in enumerate(run_rules(chain, run), first)]
+
+
 def _take_line(saved: Saved, frame: _Frame[SavedChain], number: int, line: str) -> None:
     if line.startswith("-A "):
         name, _, rule = line[3:].partition(" ")
@@ -239,8 +241,8 @@ class _Frame(Generic[T]):
         return self.chain(number, line, name)
 
     def take(self, number: int, line: str) -> None:
-        """A line that is no rule."""
-        if not line or line.startswith("#"):
+        """A line that is neither a rule nor a comment."""
+        if not line:
             return
         if line.startswith("*"):
             self._begin(number, line)
@@ -262,12 +264,10 @@ class _Frame(Generic[T]):
         return True
 
     def _declare(self, number: int, line: str) -> None:
-        if line.startswith(":") and line.endswith(_UNCOUNTED) and line.count(" ") == 2:
-            name, policy = line[1 : -len(_UNCOUNTED)], "-"
-        elif match := _CHAIN.fullmatch(line):
-            name, policy = match[1], match[2]
-        else:
+        match = _CHAIN.fullmatch(line)
+        if match is None:
             raise ParseError(_not_inside(number, line))
+        name, policy = match[1], match[2]
         if name in self.chains:
             raise ParseError(f"line {number}: chain {name} is declared a second time")
         self.chains[name] = self._make(name, policy, number)

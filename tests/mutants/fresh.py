@@ -38,7 +38,7 @@ def _run_collected(runner: PytestRunner, *, mutant_name: str | None, tests: Iter
     To collect them anew takes longer than to run them.
     """
     if mutant_name is None or _is_called_at_import(mutant_name):
-        code = _run_tests(runner, mutant_name=mutant_name, tests=tests)
+        code: int = _run_tests(runner, mutant_name=mutant_name, tests=tests)
         if not code and not _collected:
             _collected.append(_collect(runner))
         return code

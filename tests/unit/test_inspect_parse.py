@@ -321,6 +321,17 @@ def test_a_line_end_within_the_second_of_two_texts() -> None:
     assert read_save(text).tables["nat"]["X"].rules == [SavedRule(rule, 3)]
 
 
+def test_a_text_that_looks_like_two_rules() -> None:
+    """It is one, and those in front of it and behind it are what they are."""
+    rule = '-m comment --comment "one\n-A X two" -j C'
+    before = ["-j A", "-s 10.0.0.1/32 -j B", '-m comment --comment "even" -j B']
+    text = "".join(f"-A X {one}\n" for one in (*before, rule, "-j D"))
+    chain = read_save(f"*nat\n:X - [0:0]\n{text}COMMIT\n").tables["nat"]["X"]
+
+    assert chain.texts == [*before, rule, "-j D"]
+    assert [one.line for one in chain.rules] == [3, 4, 5, 6, 8]
+
+
 def test_restore_input_is_read_as_the_kernel_would_hold_it() -> None:
     """What is inserted stands in front, in reverse."""
     text = "*nat\n:X - [0:0]\n-I OUTPUT -j X\n-I OUTPUT -j RETURN\n-A X -j DROP\nCOMMIT\n"

@@ -7,7 +7,7 @@ import pytest
 from agent.inspect.tables import read_tables
 from agent.inspect.usual import UsualEndpoint
 from agent.rules.parse import canonical, read_rule
-from agent.rules.printed import printed
+from agent.rules.printed import printed, printed_share
 from agent.state.values import Family
 from tests.fakes.dumps import rules_for, sample_store
 from tests.parity.case import build
@@ -134,3 +134,13 @@ def test_what_is_told_never_means_anything_else(name: str) -> None:
             for text in texts:
                 theirs = printed(text, Family(case["config"]["ipFamily"]))
                 assert canonical(read_rule(theirs)) == canonical(read_rule(text))
+
+
+def test_shares_as_the_tools_print_them() -> None:
+    """As multiples of 2^-31, with eleven decimals."""
+    assert [printed_share(one_in) for one_in in (1, 2, 3, 1000)] == [
+        "1.00000000000",
+        "0.50000000000",
+        "0.33333333349",
+        "0.00100000016",
+    ]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from agent.rules import radix, ruleset
 from agent.rules.dispatch import FlatDispatch
 from agent.rules.names import is_tree_chain
-from agent.rules.ruleset import RuleSet, own_chains
+from agent.rules.ruleset import RuleSet, differences, own_chains
 from agent.state.store import Store
 from agent.state.values import Family, NodeView
 from tests.fakes.cluster import NODE, endpoint, endpoint_slice, key, service
@@ -19,6 +19,7 @@ from tests.fakes.walk import Packet, fate
 
 if TYPE_CHECKING:
     from agent.cluster.objects import Service
+    from agent.rules.ruleset import ServiceChains
 
 VIEW = NodeView(Family.V4, NODE, ip="192.0.2.2")
 SERVICES = ("nat", "KUBE-SERVICES")
@@ -370,6 +371,31 @@ def test_own_chains_are_those_of_all_ports() -> None:
     chains = own_chains(world.rules.services[key("a")])
 
     assert sorted(chain[:9] for chain in chains) == ["KUBE-SEP-"] * 2 + ["KUBE-SVC-"] * 2
+
+
+def test_chains_of_a_service_that_differ() -> None:
+    """Of ports that stay, that come and that go: the new and the other ones, and those gone."""
+
+    def compiled(*names: str, ip: str) -> ServiceChains:
+        ports = [{"name": name, "port": number} for number, name in enumerate(names, 80)]
+        world.put(service("a", ports=ports))
+        world.store.put_slice(endpoint_slice("10.0.0.1", ip, service="a", ports=ports))
+        world.update()
+        return world.rules.services[key("a")]
+
+    world = World()
+    before = compiled("stays", "goes", "went", ip="10.0.0.2")
+    after = compiled("stays", "comes", "came", ip="10.0.0.3")
+    held, wanted = own_chains(before), own_chains(after)
+
+    for old, new, mine in ((before, after, wanted.items() - held.items()),
+                           ({}, after, wanted.items()), (after, after, ())):  # fmt: skip
+        written, gone = differences(old, new)
+        assert sorted(written) == sorted(mine)
+        assert sorted(gone) == (sorted(held.keys() - wanted.keys()) if old is before else [])
+    assert sorted(differences(before, {})[1]) == sorted(held)
+    assert len(differences(before, after)[0]) == 2 + 3 + 3
+    assert len(differences(before, after)[1]) == 1 + 3 + 3
 
 
 def test_branches_come_behind_those_below_them() -> None:

@@ -112,6 +112,16 @@ def test_slices_that_go_are_counted_no_longer() -> None:
         assert problems("c", *one) == 1
 
 
+def test_a_slice_that_grows_beyond_the_limit() -> None:
+    """Only a part is used then, though all was before and is kept."""
+    with few(100):
+        found = store(1, 100)
+        assert len(used(found)["p0", "tcp"]) == 100
+        more = endpoint_slice(*endpoints(0, 101), service="big", name="big-0", ports=ports(1))
+        found.put_slice(more)
+        assert len(used(found)["p0", "tcp"]) == 100
+
+
 def test_a_slice_is_told_what_is_wrong_with_it_and_that_there_are_too_many() -> None:
     """Both, by its own name."""
     with few(1):

@@ -621,6 +621,18 @@ def test_a_change_of_many_endpoints_keeps_the_others(store: Store) -> None:
     assert len(set(map(id, before)) - set(map(id, after))) == 1
 
 
+def test_a_port_of_many_endpoints_gets_another_number(store: Store) -> None:
+    """The endpoints of the other port are as they were."""
+    many = [f"10.0.1.{number}" for number in range(1, 101)]
+    for number in (8081, 8082):
+        ports = [{"name": "http", "port": 8080}, {"name": "alt", "port": number}]
+        store.put_slice(endpoint_slice(*many, ports=ports))
+        record = store.get(key())
+        assert record is not None
+        assert {e.port for e in record.endpoints(V4)["http", "tcp"]} == {8080}
+        assert {e.port for e in record.endpoints(V4)["alt", "tcp"]} == {number}
+
+
 def test_many_endpoints_are_kept_merged_until_they_change(store: Store) -> None:
     """They are counted and compiled from one merging; a slice or a port makes it anew."""
     store.put_service(service())
