@@ -82,9 +82,9 @@ QUICK = Scale(
     turns=40,
     samples=24,
     legacy_samples=7,
-    storm=150,
-    storm_seconds=3,
-    rounds=16,
+    storm=125,
+    storm_seconds=2.5,
+    rounds=20,
 )
 FULL = Scale(
     quick=False,
