@@ -321,6 +321,18 @@ def test_a_line_end_within_the_second_of_two_texts() -> None:
     assert read_save(text).tables["nat"]["X"].rules == [SavedRule(rule, 3)]
 
 
+def test_rules_on_end_are_kept_as_they_stand_until_somebody_asks() -> None:
+    """One text takes a fraction of the memory of a list; quotation marks are no reason for one."""
+    runs = "-A X -j A\n", '-A Y -m comment --comment "a b" -j B\n-A Y -j C\n'
+    found = read_save(f"*nat\n:X - [0:0]\n:Y - [0:0]\n{''.join(runs)}COMMIT\n").tables["nat"]
+
+    assert [(chain.run, chain.first) for chain in found.values()] == [(runs[0], 4), (runs[1], 5)]
+    assert found["Y"].texts == ['-m comment --comment "a b" -j B', "-j C"]
+    assert found["Y"].run == runs[1]
+    assert [(one.text, one.line) for one in found["Y"].rules][1] == ("-j C", 6)
+    assert found["Y"].run == ""
+
+
 def test_a_text_that_looks_like_two_rules() -> None:
     """It is one, and those in front of it and behind it are what they are."""
     rule = '-m comment --comment "one\n-A X two" -j C'
