@@ -148,7 +148,7 @@ class _Compiler:
     def run(self) -> Compiled:
         """Compile chains and portals."""
         own = self._own_chains() if self.selection.usable else {}
-        seps = self.seps.chains if self.selection.usable else ()
+        seps = self.seps.chains
         return Compiled(
             chains=(*own.items(), *seps),
             portals=tuple(self._portals()),

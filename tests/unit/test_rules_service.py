@@ -536,6 +536,25 @@ def test_many_endpoints_are_compiled_alike_whatever_was_compiled_before(*, comme
     assert len(first.keys() - second.keys()) == len(second.keys() - first.keys()) == 2
 
 
+@pytest.mark.parametrize("fields", [{}, {"affinity_seconds": 60}])
+def test_many_endpoints_come_to_this_node_and_leave_it(fields: dict[str, Any]) -> None:
+    """What led to some of them leads to all, and to others again; nothing of before is in it."""
+    made = EndpointChains()
+    for first, last in ((0, 70), (0, 100), (30, 100), (0, 100), (99, 100), (0, 1)):
+        endpoints = [
+            Endpoint(f"10.0.1.{number}", 8080, local=first <= number < last)
+            for number in range(100)
+        ]
+        kept, fresh = (
+            build(
+                *endpoints, comments=False, made=one, node_port=30000, external_local=True, **fields
+            )
+            for one in (made, EndpointChains())
+        )
+        assert kept == fresh
+        assert len(chains(kept)[SVL]) == (last - first) * (2 if fields else 1)
+
+
 def taken_again(made: EndpointChains, *runs: list[Endpoint]) -> bool:
     """Whether the last compilation takes the chain of the last endpoint from the first."""
     built = [build(*endpoints, comments=False, made=made) for endpoints in runs]
@@ -555,6 +574,20 @@ def test_chains_are_kept_for_as_long_as_a_service_port_is_large() -> None:
     assert not taken_again(EndpointChains(), many, many[1:], many)
     assert first == second
     assert first.chains[-1] is not second.chains[-1]
+
+
+def test_chains_between_two_that_change_are_kept() -> None:
+    """Their rules are not made anew."""
+    many = [Endpoint(f"10.0.1.{number}", 8080) for number in range(65)]
+    made = EndpointChains()
+    first, second = (
+        dict(build(*endpoints, comments=False, made=made).chains)
+        for endpoints in (many, [Endpoint("10.0.2.1", 80), *many[1:-1], Endpoint("10.0.2.2", 80)])
+    )
+    both = (first.keys() & second.keys()) - {SVC}
+
+    assert len(both) == 63
+    assert all(first[chain] is second[chain] for chain in both)
 
 
 def test_chains_of_64_service_ports_are_kept() -> None:
