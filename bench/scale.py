@@ -67,20 +67,21 @@ class Scale:
 
 #: A single restore grows with more than the square of its chains: from 2,000 Services to 1,000
 #: it gets about three times nearer to ours, so fifteen times faster becomes five. One on legacy
-#: takes ten times as long for five times as many, where ours takes five times: three becomes six.
+#: takes eight to twelve times as long for five times as many, where ours takes five to six times:
+#: three becomes four and a half.
 QUICK = Scale(
     quick=True,
     services=1000,
     endpoints=ENDPOINTS,
     single=1000,
     single_times=5,
-    legacy_times=6,
+    legacy_times=4.5,
     growth=(250, 1000),
     runs=1,
     python=(100, 1000),
     packets=1000,
     turns=40,
-    samples=24,
+    samples=18,
     legacy_samples=7,
     storm=125,
     storm_seconds=2.5,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from bench.scale import Scale
 
 #: Seconds of CPU: for everything, and the part that is for a process with no Services.
-_WHOLE, _FIXED = 4.0, 0.8
+_WHOLE, _FIXED = 4.0, 1.0
 _TIMEOUT = 120.0
 
 
