@@ -8,6 +8,7 @@ import os
 import shutil
 import socket
 import subprocess
+import urllib.error
 import urllib.parse
 import urllib.request
 from typing import TYPE_CHECKING, Any
@@ -42,8 +43,12 @@ class Prometheus:
             OSError: it does not answer, or not with a success.
         """
         url = self._url + path + ("?" + urllib.parse.urlencode(query) if query else "")
-        with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310  always http
-            return json.load(answer).get("data")
+        try:
+            with urllib.request.urlopen(url, timeout=10) as answer:  # noqa: S310  always http
+                return json.load(answer).get("data")
+        except urllib.error.HTTPError as error:
+            error.close()  # it is an answer, too, and has a socket
+            raise
 
     def query(self, expr: str) -> list[dict[str, Any]]:
         """The series that an expression answers with now."""
