@@ -325,8 +325,8 @@ def iptables(namespace: Namespace, backend: str, *argv: str, family: str = "IPv4
     wait = () if argv[0].startswith("save") else ("-w",)
     name = f"{program}-save" if argv[0] == "save" else program
     rest = argv[1:] if argv[0] == "save" else argv
-    argv = [f"xtables-{backend}-multi", name, *wait, *rest]
-    return namespace.run(argv, timeout=120.0).stdout  # another namespace may be in its way
+    command = [f"xtables-{backend}-multi", name, *wait, *rest]
+    return namespace.run(command, timeout=120.0).stdout  # another namespace may be in its way
 
 
 def tables(namespace: Namespace, backend: str, family: str = "IPv4") -> Tables:
