@@ -42,8 +42,7 @@ for address in 10.64.0.11 10.64.0.12; do
   ip -n "$ns" address add "$address/32" dev lo
   mkdir -p "$pages/$address"
   echo "hello from $address" >"$pages/$address/index.html"
-  inside .venv/bin/python -m http.server 8080 --bind "$address" --directory "$pages/$address" \
-    >/dev/null 2>&1 &
+  inside .venv/bin/python hack/pages.py "$address" 8080 "$pages/$address" >/dev/null 2>&1 &
 done
 inside .venv/bin/python -m tests.fakes.apiserver --port 8001 --node node-1 \
   --manifests "${TRY_MANIFESTS:-docs/try/cluster.yaml}" --write-kubeconfig "$kubeconfig" &

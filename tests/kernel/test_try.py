@@ -123,7 +123,7 @@ def test_a_second_one_says_who_is_in_the_way(script: Try) -> None:
     assert f"The namespace {script.name} is in use, by" in second.stderr
     named = [line.split()[0] for line in second.stderr.splitlines()[1:-1]]
     assert sorted(named) == sorted(script.pids()) != []
-    assert "http.server 8080" in second.stderr
+    assert "hack/pages.py 10.64.0.11 8080" in second.stderr
     assert script.page() == HELLO
 
 
