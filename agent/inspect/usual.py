@@ -12,6 +12,7 @@ import re
 from typing import NamedTuple
 
 from agent.rules import names
+from agent.rules.lottery import shares
 from agent.rules.printed import printed_share
 from agent.rules.words import quote
 
@@ -75,7 +76,7 @@ class UsualLottery(NamedTuple):
 
     def as_written(self) -> tuple[str, ...]:
         """The rules in our words behind the one that marks packets."""
-        dice = map(str.__add__, _written_dice(len(self.endpoints)), self.endpoints)
+        dice = map(str.__add__, shares(len(self.endpoints)), self.endpoints)
         if not self.seconds:
             return tuple(dice)
         ask = f"--rcheck --seconds {self.seconds} --reap -j"
@@ -133,17 +134,5 @@ def _between(count: int, seconds: str, mask: str) -> list[str]:
     ask = f"-m recent --rcheck --seconds {seconds} --reap --name \0 --mask {mask} --rsource -j \0\n"
     dice = "-m statistic --mode random --probability {} -j \0\n"
     rules = [ask] * count if seconds else []
-    rules += [dice.format(printed_share(one_in)) for one_in in _shares(count)]
+    rules += [dice.format(printed_share(one_in)) for one_in in range(count, 1, -1)]
     return "".join([*rules, "-j \0\n"]).split("\0")
-
-
-@functools.lru_cache(maxsize=256)
-def _written_dice(count: int) -> list[str]:
-    """The rules of a lottery in our words, without the chains that they lead to."""
-    dice = [f"-m statistic --mode random --probability {1 / n:.10f} -j " for n in _shares(count)]
-    return [*dice, "-j "]
-
-
-def _shares(count: int) -> range:
-    """One in so many is what each rule takes but the last, which takes all."""
-    return range(count, 1, -1)
