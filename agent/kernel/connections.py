@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from agent.kernel.conntrack import GET, leaves
 from agent.kernel.errors import DumpInterruptedError
-from agent.kernel.netlink import ATTRIBUTES, Channel, attributes
+from agent.kernel.netlink import ATTRIBUTES, FAMILIES, Channel, attributes
 from agent.state.values import Family
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 #: Protocol, address, port; and protocol, address and port of who answers.
 Connection = tuple[tuple[str, str, int], tuple[str, str, int]]
 
-_FAMILIES = {Family.V4: socket.AF_INET, Family.V6: socket.AF_INET6}
 _PROTOCOLS = {6: "tcp", 17: "udp", 132: "sctp"}
 _TUPLE_ORIG, _TUPLE_REPLY, _STATUS, _PROTOINFO = 1, 2, 3, 4
 #: Within a tuple: source and destination by family, then protocol and ports.
@@ -49,7 +48,7 @@ def translated(family: Family) -> Iterator[Connection]:
     action = f"reading {family.value} connections"
     with Channel() as channel:
         try:
-            for answer in channel.dump(action, _FAMILIES[family], GET):
+            for answer in channel.dump(action, FAMILIES[family], GET):
                 found = parse(family, answer)
                 if found is not None:
                     yield found
@@ -73,8 +72,8 @@ def parse(family: Family, answer: bytes) -> Connection | None:
             return None
         protocol = _PROTOCOLS[number]
         return (
-            (protocol, socket.inet_ntop(_FAMILIES[family], to), _PORT.unpack(port)[0]),
-            (protocol, socket.inet_ntop(_FAMILIES[family], by), _PORT.unpack(answering)[0]),
+            (protocol, socket.inet_ntop(FAMILIES[family], to), _PORT.unpack(port)[0]),
+            (protocol, socket.inet_ntop(FAMILIES[family], by), _PORT.unpack(answering)[0]),
         )
     except (KeyError, ValueError, IndexError, struct.error):
         return None

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from agent.kernel.errors import DumpInterruptedError, NetlinkError, UnsupportedError
-from agent.kernel.netlink import ATTRIBUTES, Channel, attribute, attributes
+from agent.kernel.netlink import ATTRIBUTES, FAMILIES, Channel, attribute, attributes
 from agent.state.values import Family
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ _SUBSYSTEM = 1 << 8
 GET = _SUBSYSTEM | 1
 _UDP = 17
 _UDP_BYTE = bytes([_UDP])
-#: The kernel's numbers of address families.
-FAMILIES = {Family.V4: socket.AF_INET, Family.V6: socket.AF_INET6}
 _DUMP_ATTEMPTS = 3
 
 _CTA_TUPLE_ORIG = 1

@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 from pyroute2.netlink.exceptions import NetlinkError as PyrouteError
 from pyroute2.netlink.nfnetlink.nfctsocket import AsyncNFCTSocket, NFCTAttrTuple
 
-from agent.kernel.conntrack import FAMILIES, describe
+from agent.kernel.conntrack import describe
 from agent.kernel.errors import NetlinkError
-from agent.kernel.netlink import refusal
+from agent.kernel.netlink import FAMILIES, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -27,12 +27,15 @@ from agent.kernel.errors import (
     PrivilegeError,
     UnsupportedError,
 )
+from agent.state.values import Family
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterator
     from types import TracebackType
 
 NETLINK_NETFILTER = 12
+#: Netfilter's numbers of families are those of addresses.
+FAMILIES = {Family.V4: socket.AF_INET, Family.V6: socket.AF_INET6}
 FLAG_REQUEST = 0x01
 FLAG_ACK = 0x04
 FLAG_EXCL = 0x200

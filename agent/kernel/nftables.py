@@ -17,23 +17,24 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import socket
 import sys
 from typing import TYPE_CHECKING
 
 from agent.kernel.errors import DumpInterruptedError, KernelError, NetlinkError
 from agent.kernel.netlink import (
     ATTRIBUTES,
+    FAMILIES,
     Channel,
     attribute,
     string,
     values,
     without,
 )
-from agent.state.values import Family
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from agent.state.values import Family
 
 _SUBSYSTEM = 10 << 8
 _GET_CHAIN = _SUBSYSTEM | 4
@@ -53,7 +54,6 @@ _CHAIN_NAME_TYPE = attribute(_CHAIN_NAME)[2:]
 _COUNTER = string(1, "counter")
 _COUNTS_SIZE = 4 + 2 * _NUMBER_SIZE
 _GENERATION_ID = 1
-_FAMILIES = {Family.V4: socket.AF_INET, Family.V6: socket.AF_INET6}
 _DUMP_ATTEMPTS = 3
 
 
@@ -94,7 +94,7 @@ def _dump_chains(family: Family, table: str) -> Iterator[str]:
     mine = string(_CHAIN_TABLE, table)
     with Channel() as channel:
         action = f"listing chains of {family.value} {table}"
-        for answer in channel.dump(action, _FAMILIES[family], _GET_CHAIN):
+        for answer in channel.dump(action, FAMILIES[family], _GET_CHAIN):
             name = _chain_of(answer, mine)
             if name:
                 yield name.decode()
@@ -149,7 +149,7 @@ def digests(family: Family, table: str, chains: Iterable[str]) -> dict[str, byte
 def _digest(channel: Channel, action: str, family: Family, body: bytes) -> bytes | None:
     for attempt in range(_DUMP_ATTEMPTS):
         try:
-            answers = channel.dump(action, _FAMILIES[family], _GET_RULE, body)
+            answers = channel.dump(action, FAMILIES[family], _GET_RULE, body)
             rules = b"".join([_content(answer, body) for answer in answers])
         except DumpInterruptedError:
             if attempt == _DUMP_ATTEMPTS - 1:
