@@ -9,6 +9,7 @@ the notes. The agent's own share is what it computes up to where the restore beg
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,12 +18,12 @@ from agent.kernel.detect import Backend
 from agent.rules.ruleset import own_chains
 from bench import changes
 from bench.bed import Bed, NoKernel
-from bench.figures import Figure
+from bench.figures import Figure, settled
 from bench.inprocess import running
 from bench.timing import children_cpu, median, percentile
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from bench.changes import Change, Line
     from bench.daemon import Clusters
@@ -56,28 +57,38 @@ def measure(scale: Scale, _clusters: Clusters) -> Iterator[Figure]:
         bed.call(agent.list_all, scale.services, scale.endpoints)
         for kind in changes.ALL:
             samples = scale.samples if kind is changes.Endpoint else max(4, scale.samples // 8)
-            pairs = bed.call(_turns, bed, agent, kind(scale), samples)
-            yield from _compared(scale, Backend.NFT, kind, pairs)
+            yield from bed.call(_compare, scale, bed, agent, kind(scale), samples)
     with Bed(Backend.LEGACY) as bed, running(bed.kernel, Backend.LEGACY) as agent:
         bed.call(agent.list_all, scale.services, scale.endpoints)
         change = changes.Endpoint(scale)
-        pairs = bed.call(_turns, bed, agent, change, scale.legacy_samples)
-        yield from _compared(scale, Backend.LEGACY, changes.Endpoint, pairs)
+        yield from bed.call(_compare, scale, bed, agent, change, scale.legacy_samples)
     yield from _shares(scale)
 
 
-def _turns(bed: Bed, agent: InProcess, change: Change, samples: int) -> list[Pair]:
+def _compare(
+    scale: Scale, bed: Bed, agent: InProcess, change: Change, samples: int
+) -> Sequence[Figure]:
     """A change and a bare restore, in turns."""
     for line in change.before():
         agent.take_in(line)
     agent.settle()
+    turns = itertools.count()
+    for _ in range(_WARM):
+        _pair(bed, agent, change, next(turns))
     found: list[Pair] = []
-    for turn in range(samples + _WARM):
-        line = change.line(turn)
-        ours = _took(lambda: _take(agent, line))  # noqa: B023 (called now)
-        text = _chain(agent, change.written(turn))
-        found.append(Pair(ours, _took(lambda: bed.bare(text))))  # noqa: B023 (called now)
-    return found[_WARM:]
+
+    def more() -> None:
+        found.extend(_pair(bed, agent, change, next(turns)) for _ in range(samples))
+
+    more()
+    return settled(lambda: list(_judged(scale, bed.backend, change, found)), more, scale.again)
+
+
+def _pair(bed: Bed, agent: InProcess, change: Change, turn: int) -> Pair:
+    line = change.line(turn)
+    ours = _took(lambda: _take(agent, line))
+    text = _chain(agent, change.written(turn))
+    return Pair(ours, _took(lambda: bed.bare(text)))
 
 
 def _took(function: Callable[[], object]) -> Took:
@@ -87,9 +98,7 @@ def _took(function: Callable[[], object]) -> Took:
     return Took((children_cpu() - children + computed) * _MILLI, passed * _MILLI)
 
 
-def _compared(
-    scale: Scale, backend: Backend, kind: type[Change], pairs: list[Pair]
-) -> Iterator[Figure]:
+def _judged(scale: Scale, backend: Backend, change: Change, pairs: list[Pair]) -> Iterator[Figure]:
     ours, bare = [pair.ours.cpu for pair in pairs], [pair.bare.cpu for pair in pairs]
     passed = [pair.ours.wall for pair in pairs], [pair.bare.wall for pair in pairs]
     details = {
@@ -101,18 +110,20 @@ def _compared(
             ("bare passed", passed[1]),
         )
     }
-    of = f"one {kind.name}, {backend.value}, {scale.services} x {scale.endpoints}, over a bare one"
+    of = (
+        f"one {change.name}, {backend.value}, {scale.services} x {scale.endpoints}, over a bare one"
+    )
     limit = _MEDIAN if backend is Backend.NFT else _LEGACY
     yield Figure(
         f"{of}, median",
-        median(ours) / median(bare),
+        median([mine / other for mine, other in zip(ours, bare, strict=True)]),
         "x",
         limit,
         note=f"{median(ours):.1f} ms of CPU over {median(bare):.1f} ms;"
         f" {median(passed[0]):.0f} ms passed over {median(passed[1]):.0f} ms",
         details=details,
     )
-    if backend is Backend.NFT and kind is changes.Endpoint:
+    if backend is Backend.NFT and isinstance(change, changes.Endpoint):
         high, other = percentile(ours, 99), percentile(bare, 99)
         note = f"{high:.1f} ms of CPU over {other:.1f} ms"
         yield Figure(f"{of}, p99", high / other, "x", _P99, note=note, details=details)

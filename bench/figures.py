@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import msgspec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from bench.scale import Scale
@@ -51,6 +51,23 @@ class Figure(msgspec.Struct, frozen=True):
             return ""
         held = self.value >= self.target if self.least else self.value <= self.target
         return "held" if held else "MISSED"
+
+
+def settled(
+    judge: Callable[[], Sequence[Figure]], more: Callable[[], object], times: int
+) -> Sequence[Figure]:
+    """Figures of what was measured; as long as one misses, more is measured, up to so many times.
+
+    All samples count in the end. What is near its target on a noisy machine gets more of them,
+    and what is far from it misses with all of them.
+    """
+    found = judge()
+    for _ in range(times):
+        if all(figure.verdict != "MISSED" for figure in found):
+            break
+        more()
+        found = judge()
+    return found
 
 
 _COLUMNS = (64, 11, 12, 5, 6)

@@ -12,6 +12,7 @@ import queue
 import subprocess
 import sys
 import time
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from agent.cluster.client import make_client
@@ -20,7 +21,7 @@ from agent.cluster.kube import KubeSource
 from agent.kernel.detect import Backend
 from bench import objects
 from bench.bed import NoKernel
-from bench.figures import Figure
+from bench.figures import Figure, settled
 from bench.inprocess import running
 from tests.kernel.running import ROOT
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from agent.cluster.feed import Event
-    from bench.daemon import Clusters
+    from bench.daemon import Cluster, Clusters
     from bench.scale import Scale
 
 #: Seconds of CPU: for everything, and the part that is for a process with no Services.
@@ -37,8 +38,24 @@ _TIMEOUT = 120.0
 
 
 def measure(scale: Scale, clusters: Clusters) -> Iterator[Figure]:
-    """All of target 4."""
+    """All of target 4; the best start counts."""
     cluster = clusters.of(scale.services, scale.endpoints)
+    starts = [_started(cluster)]
+
+    def judge() -> list[Figure]:
+        best = min(starts, key=itemgetter("ready"))
+        note = f"of it {best['imports']:.2f} s for imports"
+        adapted = scale.note(_FIXED, _WHOLE, "s")
+        name = f"start: list, decode, compile {scale.services} x {scale.endpoints}, CPU"
+        note = f"{note}; {adapted}" if adapted else note
+        limit = scale.of(_FIXED, _WHOLE)
+        return [Figure(name, best["ready"], "s", limit, note=note, details=best)]
+
+    yield from settled(judge, lambda: starts.append(_started(cluster)), scale.again)
+
+
+def _started(cluster: Cluster) -> dict[str, float]:
+    """Seconds of CPU of a process of its own: of imports, and up to the first restore."""
     argv = [sys.executable, "-m", "bench.startup", str(cluster.kubeconfig)]
     child = cluster.bed.namespace.popen(
         argv, cwd=ROOT, env=cluster.bed.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -46,17 +63,8 @@ def measure(scale: Scale, clusters: Clusters) -> Iterator[Figure]:
     out, err = child.communicate(timeout=_TIMEOUT)
     if child.returncode:
         raise RuntimeError(err)
-    found = json.loads(out.splitlines()[-1])  # behind what was logged
-    note = f"of it {found['imports']:.2f} s for imports"
-    adapted = scale.note(_FIXED, _WHOLE, "s")
-    yield Figure(
-        f"start: list, decode, compile {scale.services} x {scale.endpoints}, CPU",
-        found["ready"],
-        "s",
-        scale.of(_FIXED, _WHOLE),
-        note=f"{note}; {adapted}" if adapted else note,
-        details=found,
-    )
+    found: dict[str, float] = json.loads(out.splitlines()[-1])  # behind what was logged
+    return found
 
 
 class ReadyError(Exception):

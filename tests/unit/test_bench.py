@@ -30,6 +30,31 @@ def test_verdicts(figure: Figure, verdict: str, ratio: float | None) -> None:
     assert figure.ratio == (None if ratio is None else pytest.approx(ratio))
 
 
+@pytest.mark.parametrize(
+    ("samples", "taken", "verdict"),
+    [
+        ([1.0], 1, "held"),
+        ([1.4, 1.2, 1.0], 3, "held"),
+        ([1.4, 1.4, 1.2, 1.0, 1.0], 4, "MISSED"),  # three times more, and no further
+    ],
+)
+def test_what_misses_is_measured_on(samples: list[float], taken: int, verdict: str) -> None:
+    """All samples count: here the mean of all that were taken, of which 1.2 is asked."""
+    found: list[float] = []
+
+    def more() -> None:
+        found.append(samples[len(found)])
+
+    def judge() -> list[Figure]:
+        return [Figure("a", sum(found) / len(found), "x", 1.2), Figure("b", 9.0, "x")]
+
+    more()
+    figure, _ = figures.settled(judge, more, 3)
+
+    assert len(found) == taken
+    assert figure.verdict == verdict
+
+
 def test_one_restore_holds_all_rules() -> None:
     """What ours is compared with makes of an empty kernel what the rule set says."""
     state = store(7, 3)
