@@ -72,8 +72,8 @@ class Scale:
 #: A single restore grows with more than the square of its chains: from 2,000 Services to 1,000
 #: it gets about three times nearer to ours, so fifteen times faster becomes five. One on legacy
 #: takes eight to twelve times as long for five times as many, where ours takes five to six times:
-#: three becomes four and a half. Before a restore the agent reads three tables, with a program each:
-#: 5 to 10 ms that do not grow, of 0.2 s here.
+#: three becomes four and a half. Before a restore the agent reads three tables, each with a
+#: program: 5 to 10 ms that do not grow, of 0.2 s here.
 QUICK = Scale(
     quick=True,
     services=1000,
