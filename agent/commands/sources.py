@@ -17,9 +17,11 @@ from agent.kernel.addresses import list_addresses
 from agent.kernel.detect import Backend, choose, installed
 from agent.kernel.dump import dump
 from agent.kernel.errors import HostError, KernelError
+from agent.kernel.readout import read_large
 from agent.kernel.routes import interface_towards, source_towards
 from agent.kernel.sysctl import ROUTE_LOCALNET, TCP_BE_LIBERAL, Sysctls
 from agent.kernel.tools import SubprocessRunner
+from agent.rules import names
 from agent.rules.words import ParseError
 from agent.state.values import Family
 from agent.sync.port import ReadError
@@ -151,7 +153,8 @@ def _from_kernel(backend: str, families: Sequence[Family], runner: Runner) -> li
     return [_held(chosen, family, texts) for family in readable]
 
 
-_Texts = dict[tuple[Backend, Family], str]
+#: What both backends hold of each family: texts, or tables that were too large for that.
+_Texts = dict[tuple[Backend, Family], str | Tables]
 
 
 def _texts(backend: str, families: Sequence[Family], runner: Runner) -> tuple[Backend, _Texts]:
@@ -163,7 +166,7 @@ def _texts(backend: str, families: Sequence[Family], runner: Runner) -> tuple[Ba
     failures: dict[Family, ReadError] = {}
     wanted = [(one, tool, family) for one, tool in tools.items() if tool for family in families]
     with ThreadPoolExecutor(len(wanted)) as pool:  # they are other processes: all cores have work
-        dumps = [(o, f, pool.submit(dump, tool, f, runner)) for o, tool, f in wanted]
+        dumps = [(o, f, pool.submit(_dump, tool, f, runner)) for o, tool, f in wanted]
     for one, family, dumped in dumps:
         try:
             texts[one, family] = dumped.result()
@@ -175,11 +178,16 @@ def _texts(backend: str, families: Sequence[Family], runner: Runner) -> tuple[Ba
     return chosen, texts
 
 
+def _dump(tool: Tool, family: Family, runner: Runner) -> str | Tables:
+    large = read_large(tool, family, runner) if tool.backend is Backend.NFT else None
+    return large or dump(tool, family, runner)
+
+
 def _pick(backend: str, texts: _Texts, runner: Runner) -> Backend:
     """The backend to look at: the one that holds Service rules; the kubelet's, if both do."""
     if backend != "auto":
         return Backend(backend)
-    holding = {one for (one, _), text in texts.items() if "\n:KUBE-SERVICES " in text}
+    holding = {one for (one, _), held in texts.items() if _names(held, names.SERVICES)}
     if len(holding) == 1:
         return holding.pop()
     chosen = choose("auto", runner).backend
@@ -187,16 +195,26 @@ def _pick(backend: str, texts: _Texts, runner: Runner) -> Backend:
 
 
 def _held(chosen: Backend, family: Family, texts: _Texts) -> Held:
-    tables = read_tables(texts[chosen, family], family)
+    held = texts[chosen, family]
+    tables = held if isinstance(held, Tables) else read_tables(held, family)
     if tables.unreadable:
         raise LookError(
             f"iptables-{chosen.value} cannot read the {family.value} table"
             f" {', '.join(tables.unreadable)}: something has written into it with nft, past"
             " iptables; 'nft list ruleset' shows it"
         )
-    other_text = texts.get((chosen.other, family), "")
-    other = read_tables(other_text, family) if "\n:KUBE-" in other_text else None
-    return Held(Survey(tables), backend=chosen.value, other=other)
+    other = texts.get((chosen.other, family), "")
+    if not isinstance(other, Tables):
+        other = read_tables(other if "\n:KUBE-" in other else "", family)
+    mixed = any(name.startswith("KUBE-") for chains in other.tables.values() for name in chains)
+    return Held(Survey(tables), backend=chosen.value, other=other if mixed else None)
+
+
+def _names(held: str | Tables, chain: str) -> bool:
+    """Whether there is such a chain."""
+    if isinstance(held, Tables):
+        return any(chain in chains for chains in held.tables.values())
+    return f"\n:{chain} " in held
 
 
 def chosen_tool(options: Options, runner: Runner) -> Tool:

@@ -162,19 +162,43 @@ def read_tables(text: str, family: Family | None = None) -> Tables:
     )
 
 
+def chain_of(
+    name: str,
+    run: str,
+    does: UsualEndpoint | UsualLottery | None,
+    policy: str = "",
+    first: int = 0,
+) -> Chain:
+    """A chain.
+
+    Args:
+        name: its name.
+        run: its rules, a line each, as they are printed.
+        does: what ``usual`` says of it.
+        policy: if it is built in.
+        first: the line of the text in which its rules begin.
+
+    Raises:
+        ParseError: a rule of it is none, naming the line.
+    """
+    chain = Chain(name, policy, does, _run=run, _first=first)
+    if does is None:
+        _read_rules(chain.entries)
+    return chain
+
+
 def _chain(saved: SavedChain) -> Chain:
     name, policy, run = saved.name, "" if saved.policy == "-" else saved.policy, saved.run
     if run:
-        chain = Chain(name, policy, usual(name, run), _run=run, _first=saved.first)
-    else:
-        entries = [
-            Entry(one.text, number, one.line, one.packets, one.bytes)
-            for number, one in enumerate(saved.rules, 1)
-        ]
-        lines = "".join([f"-A {name} {entry.text}\n" for entry in entries])
-        chain = Chain(name, policy, usual(name, lines), _entries=entries)
+        return chain_of(name, run, usual(name, run), policy, saved.first)
+    entries = [
+        Entry(one.text, number, one.line, one.packets, one.bytes)
+        for number, one in enumerate(saved.rules, 1)
+    ]
+    lines = "".join([f"-A {name} {entry.text}\n" for entry in entries])
+    chain = Chain(name, policy, usual(name, lines), _entries=entries)
     if chain.usual is None:
-        _read_rules(chain.entries)
+        _read_rules(entries)
     return chain
 
 

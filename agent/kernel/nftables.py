@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import struct
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from agent.kernel.errors import DumpInterruptedError, KernelError, NetlinkError
 from agent.kernel.netlink import (
@@ -26,6 +27,7 @@ from agent.kernel.netlink import (
     FAMILIES,
     Channel,
     attribute,
+    attributes,
     string,
     values,
     without,
@@ -37,10 +39,12 @@ if TYPE_CHECKING:
     from agent.state.values import Family
 
 _SUBSYSTEM = 10 << 8
+_GET_TABLE = _SUBSYSTEM | 1
 _GET_CHAIN = _SUBSYSTEM | 4
 _GET_RULE = _SUBSYSTEM | 7
 _GET_GENERATION = _SUBSYSTEM | 16
-_CHAIN_TABLE, _CHAIN_NAME = 1, 3
+_CHAIN_TABLE, _CHAIN_NAME, _CHAIN_HOOK, _CHAIN_POLICY = 1, 3, 4, 5
+_POLICIES = ("DROP", "ACCEPT")
 _RULE_TABLE, _RULE_CHAIN = 1, 2
 #: What the kernel numbers a rule by, itself and the one in front of it: eight bytes each.
 _RULE_HANDLE, _RULE_POSITION = 3, 6
@@ -53,6 +57,10 @@ _CHAIN_NAME_TYPE = attribute(_CHAIN_NAME)[2:]
 #: The name of a counter expression; behind it, nested, come bytes and packets.
 _COUNTER = string(1, "counter")
 _COUNTS_SIZE = 4 + 2 * _NUMBER_SIZE
+_RULE_EXPRESSIONS = 4
+_HEAD = struct.Struct("=IHH")
+_NEW_RULE = _SUBSYSTEM | 6
+_INTERRUPTED = 0x10
 _GENERATION_ID = 1
 _DUMP_ATTEMPTS = 3
 
@@ -183,6 +191,111 @@ def _digest_of(rules: bytes) -> bytes:
     first, *others = rules.split(_COUNTER)
     kept = [first, *[part[_COUNTS_SIZE:] for part in others]]
     return hashlib.blake2b(_COUNTER.join(kept), digest_size=16).digest()
+
+
+class Declared(NamedTuple):
+    """A chain as the kernel lists it.
+
+    Attributes:
+        table: in which it is.
+        name: its name.
+        policy: ``ACCEPT`` or ``DROP``; empty for one that is not built in.
+    """
+
+    table: str
+    name: str
+    policy: str
+
+
+def sizes(family: Family) -> dict[str, int]:
+    """How much is in each table of a family: chains, mostly.
+
+    Raises:
+        PrivilegeError: this process may not ask.
+        UnsupportedError: the kernel has no nftables.
+        NetlinkError: the kernel refused.
+    """
+    with Channel() as channel:
+        answers = channel.dump(f"listing tables of {family.value}", FAMILIES[family], _GET_TABLE)
+        found = [values(answer) for answer in answers]
+    return {one[1][:-1].decode(): int.from_bytes(one.get(3, b""), "big") for one in found}
+
+
+def declared(family: Family, table: str, prefix: str) -> tuple[list[str], list[Declared]]:
+    """The chains of all tables of a family.
+
+    Args:
+        family: IPv4 or IPv6.
+        table: of which there are many.
+        prefix: of the names of these.
+
+    Returns:
+        Names of those chains of the table that begin with the prefix, and all others.
+
+    Raises:
+        PrivilegeError: this process may not ask.
+        UnsupportedError: the kernel has no nftables.
+        NetlinkError: the kernel refused, or chains came and went meanwhile.
+    """
+    names: list[str] = []
+    others: list[Declared] = []
+    mine, start = string(_CHAIN_TABLE, table), prefix.encode()
+    with Channel() as channel:
+        for answer in channel.dump(
+            f"listing chains of {family.value}", FAMILIES[family], _GET_CHAIN
+        ):
+            name = _chain_of(answer, mine)
+            if name.startswith(start):
+                names.append(name.decode())
+            else:
+                others.append(_declared(values(answer)))
+    return names, others
+
+
+def _declared(fields: dict[int, bytes]) -> Declared:
+    policy = int.from_bytes(fields.get(_CHAIN_POLICY, b""), "big")
+    return Declared(
+        fields[_CHAIN_TABLE][:-1].decode(),
+        fields[_CHAIN_NAME][:-1].decode(),
+        _POLICIES[policy] if _CHAIN_HOOK in fields else "",
+    )
+
+
+def chain_dump(channel: Channel, family: Family, table: str, chain: str) -> bytes:
+    """The rules of a chain as the kernel sends them, for ``rule_places``.
+
+    Raises:
+        PrivilegeError: this process may not ask.
+        NetlinkError: the kernel refused, or the chain changed meanwhile.
+    """
+    body = string(_RULE_TABLE, table) + string(_RULE_CHAIN, chain)
+    action = f"reading chain {chain} of {family.value} {table}"
+    return channel.dump_whole(action, FAMILIES[family], _GET_RULE, body)
+
+
+def rule_places(data: bytes) -> list[tuple[int, int, int]] | None:
+    """Where rules are in what ``chain_dump`` gave.
+
+    Returns:
+        Where each message begins, and where its list of expressions begins and ends. None if a
+        rule says something besides, which only nft writes, or if the chain changed meanwhile.
+    """
+    found: list[tuple[int, int, int]] = []
+    start = 0
+    while start < len(data):
+        length, kind, flags = _HEAD.unpack_from(data, start)
+        if kind != _NEW_RULE or flags & _INTERRUPTED or start + length > len(data):
+            return None
+        places = {
+            one: (begins, ends)
+            for one, begins, ends in attributes(data, start + ATTRIBUTES, start + length)
+        }
+        expressions = places.pop(_RULE_EXPRESSIONS, (0, 0))
+        if not places.keys() <= _RULE_NAMES or expressions[1] != start + length:
+            return None
+        found.append((start, *expressions))
+        start += length
+    return found
 
 
 class Generations:
