@@ -239,16 +239,25 @@ def declared(family: Family, table: str, prefix: str) -> tuple[list[str], list[D
     """
     names: list[str] = []
     others: list[Declared] = []
-    mine, start = string(_CHAIN_TABLE, table), prefix.encode()
     with Channel() as channel:
-        for answer in channel.dump(
-            f"listing chains of {family.value}", FAMILIES[family], _GET_CHAIN
+        action = f"listing chains of {family.value}"
+        data = channel.dump_whole(action, FAMILIES[family], _GET_CHAIN)
+    mine, wanted = string(_CHAIN_TABLE, table), prefix.encode()
+    start = 0
+    # There may be a hundred thousand, so it is looked at where the kernel puts them.
+    while start < len(data):
+        length = _HEAD.unpack_from(data, start)[0]
+        at = start + ATTRIBUTES + len(mine)
+        if (
+            data.startswith(mine, start + ATTRIBUTES)
+            and data.startswith(wanted, at + 4)
+            and data[at + 2 : at + 4] == _CHAIN_NAME_TYPE
         ):
-            name = _chain_of(answer, mine)
-            if name.startswith(start):
-                names.append(name.decode())
-            else:
-                others.append(_declared(values(answer)))
+            end = at + int.from_bytes(data[at : at + 2], sys.byteorder) - 1
+            names.append(data[at + 4 : end].decode())
+        else:
+            others.append(_declared(values(data[start : start + length])))
+        start += (length + 3) & ~3
     return names, others
 
 
