@@ -49,7 +49,7 @@ _JUMP, _GOTO = 0xFFFFFFFD, 0xFFFFFFFC
 _PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 #: What stands in quotation marks as it is.
 _QUOTED = re.compile(r'[^"\\\x00-\x1f\x7f-\x9f]+')
-_NAMED = re.compile(r"[A-Za-z0-9_.-]+")
+_NAMED = re.compile(rb"([A-Za-z0-9_.-]+)(?:\0|\Z)")
 _RECENT = struct.Struct("=IIBB200sBx16s")
 #: Where the name begins.
 _RECENT_NAME = 10
@@ -157,10 +157,10 @@ def _name(data: bytes) -> str:
 
 def _safe(data: bytes) -> str:
     """A name that is printed as it is."""
-    name = _name(data)
-    if not _NAMED.fullmatch(name):
+    found = _NAMED.match(data)
+    if found is None:
         raise UnknownError("another name")
-    return name
+    return found[1].decode()
 
 
 def _number(data: bytes) -> int:

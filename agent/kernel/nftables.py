@@ -16,6 +16,7 @@ of the calling thread.
 from __future__ import annotations
 
 import errno
+import functools
 import hashlib
 import struct
 import sys
@@ -277,9 +278,14 @@ def chain_dump(channel: Channel, family: Family, table: str, chain: str) -> byte
         PrivilegeError: this process may not ask.
         NetlinkError: the kernel refused, or the chain changed meanwhile.
     """
-    body = string(_RULE_TABLE, table) + string(_RULE_CHAIN, chain)
+    body = _table_name(table) + string(_RULE_CHAIN, chain)
     action = f"reading chain {chain} of {family.value} {table}"
     return channel.dump_whole(action, FAMILIES[family], _GET_RULE, body)
+
+
+@functools.lru_cache(maxsize=8)
+def _table_name(table: str) -> bytes:
+    return string(_RULE_TABLE, table)
 
 
 def rule_places(data: bytes) -> list[tuple[int, int, int]] | None:

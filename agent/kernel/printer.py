@@ -32,16 +32,24 @@ class _Piece(NamedTuple):
     make: Make
 
 
+#: Where a chain's own name goes, which no text has in it.
+_NAME = "\0"
+_Same = list[tuple[int, int, bytes]]
+_Parts = list[str | _Piece]
+
+
 class _Shape(NamedTuple):
-    """Chains, or rules, that differ only in some of their bytes.
+    """Chains that differ only in some of their bytes.
 
     Attributes:
         same: what all have, and where.
-        parts: what they are printed as, in order; None for what each rule of a chain begins with.
+        pieces: the bytes in which they differ.
+        template: what they are printed as, with a ``%s`` for each piece.
     """
 
     same: tuple[tuple[int, int, bytes], ...]
-    parts: tuple[str | _Piece | None, ...]
+    pieces: tuple[_Piece, ...]
+    template: str
 
 
 class Printer:
@@ -79,39 +87,33 @@ class Printer:
         return self._text(shape, name, data)
 
     def _text(self, shape: _Shape, name: str, data: bytes) -> str:
-        family, begin = self._family, f"-A {name}"
-        return "".join(
-            [
-                part
-                if isinstance(part, str)
-                else part[2](family, data[part[0] : part[1]])
-                if part is not None
-                else begin
-                for part in shape[1]
-            ]
-        )
+        family = self._family
+        texts = [make(family, data[start:end]) for start, end, make in shape[1]]
+        return (shape[2] % tuple(texts)).replace(_NAME, name)
 
     def _learn(self, data: bytes) -> _Shape:
         """What kind of chain this is."""
         places = rule_places(data)
         if places is None:
             raise UnknownError("what only nft writes")
-        same: list[tuple[int, int, bytes]] = []
-        parts: list[str | _Piece | None] = []
+        same: _Same = []
+        parts: _Parts = []
         for message, begins, ends in places:
             same.append((message, message + _MESSAGE, data[message : message + _MESSAGE]))
             same.append((begins - _HEAD, begins, data[begins - _HEAD : begins]))
-            rule = self._rule(data[begins:ends])
-            same += [(begins + start, begins + end, what) for start, end, what in rule.same]
-            parts.append(None)
-            parts += [_moved(part, begins) for part in rule.parts]
-            parts.append("\n")
-        return _Shape(tuple(same), tuple(parts))
+            here, mine = self._rule(data[begins:ends])
+            same += [(begins + start, begins + end, what) for start, end, what in here]
+            parts += [f"-A {_NAME}", *[_moved(part, begins) for part in mine], "\n"]
+        return _Shape(
+            tuple(_merged(same)),
+            tuple(part for part in parts if isinstance(part, _Piece)),
+            "".join(p.replace("%", "%%") if isinstance(p, str) else "%s" for p in parts),
+        )
 
-    def _rule(self, expressions: bytes) -> _Shape:
-        """What kind of rule this is."""
-        same: list[tuple[int, int, bytes]] = []
-        slots: list[list[str | _Piece]] = [[] for _ in range(PRINTED)]
+    def _rule(self, expressions: bytes) -> tuple[_Same, _Parts]:
+        """What all rules like this have, and what they are printed as."""
+        same: _Same = []
+        slots: list[_Parts] = [[] for _ in range(PRINTED)]
         start = 0
         for kind, _, unpadded in attributes(expressions, 0, len(expressions)):
             if kind != _ELEMENT:
@@ -128,16 +130,28 @@ class Printer:
             start = end
         if start != len(expressions) or not any(slots):
             raise UnknownError("it has no end, or says nothing")
-        return _Shape(tuple(same), tuple(part for slot in slots for part in slot))
+        return same, [part for slot in slots for part in slot]
 
 
-def _moved(part: str | _Piece | None, by: int) -> str | _Piece | None:
-    if isinstance(part, _Piece):
-        return _Piece(part.start + by, part.end + by, part.make)
-    return part
+def _moved(part: str | _Piece, by: int) -> str | _Piece:
+    if isinstance(part, str):
+        return part
+    return _Piece(part.start + by, part.end + by, part.make)
 
 
-def _place(slots: list[list[str | _Piece]], found: Printed, end: int) -> None:
+def _merged(same: _Same) -> _Same:
+    """With one entry for what stands side by side."""
+    found: _Same = []
+    for start, end, content in same:
+        if found and found[-1][1] == start:
+            begin, _, before = found.pop()
+            found.append((begin, end, before + content))
+        else:
+            found.append((start, end, content))
+    return found
+
+
+def _place(slots: list[_Parts], found: Printed, end: int) -> None:
     """Put an expression where it is printed; it ends at ``end``."""
     if found.slot == Slot.NOWHERE:
         return
