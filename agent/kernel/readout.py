@@ -2,8 +2,9 @@
 
 ``iptables-nft-save`` asks the kernel about one chain after the other and prints the first line
 when it has them all: with 60,000 chains 3 to 4 s, on one core. Here as many processes as there
-are cores ask, each about its share of the chains, print the rules (``agent.kernel.printer``)
-and read them (``agent.inspect.usual``), while this one takes in what is ready.
+are cores (up to four) ask, each about its share of the chains, print the rules
+(``agent.kernel.printer``) and read them (``agent.inspect.usual``), while this one takes in what
+is ready.
 
 What is not known there is asked of the tool, chain by chain: rules of others, and those of ours
 that there are few of. Whenever anything is not as expected - too much that is not known, a table
@@ -55,6 +56,8 @@ _TABLES = {
     "security": ("INPUT", "FORWARD", "OUTPUT"),
 }
 _TABLE, _PREFIX = "nat", "KUBE-"
+#: Processes at most: each begins with a list of all chains.
+_MOST_PROCESSES = 4
 _BATCH = 500
 _SIZE = 4
 _ROOT = Path(__file__).parents[2]
@@ -114,7 +117,7 @@ def read_large(tool: Tool, family: Family, runner: Runner, *, least: int = LARGE
 
 
 def _read(iptables: Iptables) -> Tables | None:
-    shares = os.cpu_count() or 1
+    shares = min(len(os.sched_getaffinity(0)), _MOST_PROCESSES)
     read: dict[str, Chain] = {}
     others: set[Declared] = set()
     with ThreadPoolExecutor(shares) as pool:
