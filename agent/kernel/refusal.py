@@ -33,6 +33,16 @@ _TRANSIENT = (
     "No buffer space available",
     "Cannot allocate memory",
 )
+#: What the dynamic linker says of an extension for which there is no memory, or no descriptor
+#: left (glibc's ld.so). The tool goes on to complain about the line that needs it.
+_STARVED = (
+    "failed to map segment from shared object",
+    "cannot create shared object descriptor",
+    "cannot allocate memory",
+    "cannot map zero-fill pages",
+    "Too many open files",
+    "Out of memory",
+)
 _LOCKED = ("holding the xtables lock", "Stopped waiting after")
 _BROKEN = (
     "you must be root",
@@ -68,11 +78,12 @@ def parse(status: int, stderr: str, text: str) -> Complaint:
     refused = [match.groupdict() for match in _NFT.finditer(stderr)]
     if refused:
         return _from_nft(refused)
+    starved = any(phrase in stderr for phrase in _STARVED)
     match = _LINE.search(stderr)
-    if match:
+    if match and not starved:
         line = int(match["line"])
         return Complaint(Refusal.INPUT, _line_of_jump(stderr, text, line) or line)
-    if any(phrase in stderr for phrase in _TRANSIENT):
+    if starved or any(phrase in stderr for phrase in _TRANSIENT):
         return Complaint(Refusal.BUSY, None)
     # Status 2 is a parameter problem (xtables.h), so it is about the input; otherwise nothing
     # says so, and calling it the input's fault would set Services aside for nothing.

@@ -133,6 +133,7 @@ def _flush_ruleset(run: Run, _rng: random.Random) -> Iterator[None]:
     run.planted = False
     run.node.run(["nft", "flush", "ruleset"])
     yield
+    run.keep_tracking()  # or the next one to flush our rules would end tracking with them
 
 
 def _canaries(run: Run, rng: random.Random) -> Iterator[None]:

@@ -188,13 +188,12 @@ class Run:
         path.write_text(yaml.safe_dump(config), "utf-8")
         return path
 
-    def _plant(self) -> None:
-        """Rules of somebody else, who must not notice anything.
+    def keep_tracking(self) -> None:
+        """As on any node, somebody else needs connections to be tracked.
 
-        As on any node, somebody else needs connections to be tracked: the kernel stops doing that
-        with the last rule that does, and what is not tracked is not translated either.
+        The kernel stops doing that with the last rule that does, and what is not tracked is not
+        translated either.
         """
-        self.planted = True
         hook = "type filter hook prerouting priority -300;"
         for command in (
             "add table inet keeper",
@@ -202,6 +201,11 @@ class Run:
             "add rule inet keeper tracked ct state invalid counter",
         ):
             self.node.run(["nft", command])
+
+    def _plant(self) -> None:
+        """Rules of somebody else, who must not notice anything."""
+        self.planted = True
+        self.keep_tracking()
         for family in self.families:
             for table, chain in (("nat", "POSTROUTING"), ("filter", "FORWARD")):
                 for rule in (

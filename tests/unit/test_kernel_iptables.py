@@ -154,6 +154,24 @@ def refuse(tool: Tool, text: str, *answers: Finished | Exception) -> RestoreErro
             None,
             id="passing, without a line",
         ),
+        pytest.param(
+            2,
+            "/usr/lib/x86_64-linux-gnu/xtables/libxt_statistic.so: libm.so.6: failed to map segment"
+            " from shared object\n"
+            "ip6tables-restore v1.8.9 (legacy): Couldn't load match `statistic':No such file or"
+            " directory\n\nError occurred at line: 3\n",
+            Refusal.BUSY,
+            None,
+            id="no memory for an extension",
+        ),
+        pytest.param(
+            2,
+            "iptables-restore v1.8.9 (legacy): Couldn't load match `statistic':No such file or"
+            " directory\n\nError occurred at line: 3\n",
+            Refusal.INPUT,
+            3,
+            id="no such extension",
+        ),
         pytest.param(2, "iptables-restore: something new\n", Refusal.INPUT, None, id="status 2"),
         pytest.param(1, "iptables-restore: something new\n", Refusal.BROKEN, None, id="unknown"),
         pytest.param(1, "", Refusal.BROKEN, None, id="silent"),
