@@ -121,7 +121,7 @@ def _as_kube_proxy(services: int, endpoints: int) -> str:
 
 def _legacy(scale: Scale) -> tuple[Figure, Legacy]:
     """Ours against its own text, and the best of each; ours and both bare restores in turns."""
-    found = [_written_in_turns(scale) for _ in range(3)]
+    found = [_written_in_turns(scale) for _ in range(scale.legacy_runs)]
 
     def best() -> Legacy:
         return Legacy(*[min(some, key=_cpu) for some in zip(*found, strict=True)])

@@ -28,11 +28,13 @@ class Scale:
         bare_times: how many times as long as the bare restore of its text it may take on legacy.
         growth: two numbers of Services, for how a full sync grows.
         runs: first syncs on nft of which the best counts.
+        legacy_runs: likewise on legacy, each with both bare restores.
         python: two numbers of Services, for how the agent's own share grows.
         packets: Services for what a packet costs.
         turns: measurements of the agent's own share of a change.
         samples: pairs of measurements of one changed endpoint, on nft.
         legacy_samples: likewise on legacy.
+        singles: changes with a sync of their own, of which the cheapest counts.
         storm: events of a storm.
         storm_seconds: over so long.
         rounds: batches of new flows for each kind of packet.
@@ -48,11 +50,13 @@ class Scale:
     bare_times: float
     growth: tuple[int, int]
     runs: int
+    legacy_runs: int
     python: tuple[int, int]
     packets: int
     turns: int
     samples: int
     legacy_samples: int
+    singles: int
     storm: int
     storm_seconds: float
     rounds: int
@@ -84,14 +88,16 @@ QUICK = Scale(
     bare_times=1.3,
     growth=(250, 1000),
     runs=1,
+    legacy_runs=2,
     python=(100, 1000),
     packets=1000,
-    turns=40,
-    samples=18,
-    legacy_samples=7,
-    storm=125,
-    storm_seconds=2.5,
-    rounds=20,
+    turns=24,
+    samples=14,
+    legacy_samples=5,
+    singles=2,
+    storm=100,
+    storm_seconds=2.0,
+    rounds=16,
     again=4,
 )
 FULL = Scale(
@@ -104,11 +110,13 @@ FULL = Scale(
     bare_times=1.25,
     growth=(1000, 10_000),
     runs=2,
+    legacy_runs=3,
     python=(100, 10_000),
     packets=10_000,
     turns=50,
     samples=200,
     legacy_samples=9,
+    singles=3,
     storm=1000,
     storm_seconds=10,
     rounds=40,

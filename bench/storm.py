@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 _BUCKET = "kubeproxy_network_programming_duration_seconds_bucket"
 _LEADS = re.compile(r"^-A KUBE-SVC-\S+ .*-j (KUBE-SEP-\S+)$", re.MULTILINE)
 _REWRITES = re.compile(r"^-A (KUBE-SEP-\S+) .*--to-destination (\S+)", re.MULTILINE)
-_SINGLE_EVENTS = 3
 #: A sync that begins at once is over by then.
 _SYNC_SECONDS = 0.9
 _SETTLE_SECONDS = 30.0
@@ -52,7 +51,7 @@ def _storm(bed: Bed, agent: RunningAgent, writer: Writer, scale: Scale) -> Itera
     histogram = _histogram(agent)
     for number in range(scale.storm):
         _pause(began + scale.storm_seconds * number / scale.storm)
-        _change(writer, scale, _SINGLE_EVENTS + number, expected)
+        _change(writer, scale, scale.singles + number, expected)
     programmed = _settle(agent, histogram, scale.storm)
     worst = max(line["latency"] or 0.0 for line in agent.logged("synced", family="IPv4"))
     spent = cpu(agent) - before
@@ -79,7 +78,7 @@ def _storm(bed: Bed, agent: RunningAgent, writer: Writer, scale: Scale) -> Itera
 def _one_by_one(agent: RunningAgent, writer: Writer, scale: Scale, expected: set[str]) -> float:
     """CPU seconds for a change that has a sync of its own: the least, which no audit disturbed."""
     found: list[float] = []
-    for number in range(_SINGLE_EVENTS):
+    for number in range(scale.singles):
         before = cpu(agent)
         _change(writer, scale, number, expected)
         time.sleep(_SYNC_SECONDS)
