@@ -120,5 +120,5 @@ FULL = Scale(
     storm=1000,
     storm_seconds=10,
     rounds=40,
-    again=1,
+    again=3,
 )

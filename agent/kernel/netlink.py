@@ -166,9 +166,10 @@ class Channel:
             ):
                 _check(action, data)
                 return b"".join(parts)
-            parts.append(data)
             if len(data) < HEADER_SIZE or _HEADER.unpack_from(data)[1] in _ENDING:
+                _check(action, data)
                 raise DumpInterruptedError(f"{action}: it did not end as it should", errno.EINTR)
+            parts.append(data)
 
     def _answers(self, action: str) -> list[bytes]:
         answers: list[bytes] = []

@@ -158,8 +158,8 @@ def digests(family: Family, table: str, chains: Iterable[str]) -> dict[str, byte
 def _digest(channel: Channel, action: str, family: Family, body: bytes) -> bytes | None:
     for attempt in range(_DUMP_ATTEMPTS):
         try:
-            answers = channel.dump(action, FAMILIES[family], _GET_RULE, body)
-            rules = b"".join([_content(answer, body) for answer in answers])
+            data = channel.dump_whole(action, FAMILIES[family], _GET_RULE, body)
+            rules = b"".join(_contents(action, data, body))
         except DumpInterruptedError:
             if attempt == _DUMP_ATTEMPTS - 1:
                 raise
@@ -172,19 +172,29 @@ def _digest(channel: Channel, action: str, family: Family, body: bytes) -> bytes
     raise AssertionError
 
 
-def _content(answer: bytes, body: bytes) -> bytes:
-    """What a rule does: without its table, its chain, and what the kernel numbers it by.
+def _contents(action: str, data: bytes, body: bytes) -> list[bytes]:
+    """What rules do: without their table, their chain, and what the kernel numbers them by.
 
     An audit calls this for ten thousand rules, so it is looked at where the kernel puts these:
     in front of all else. What comes in another order is taken apart.
     """
-    at = ATTRIBUTES + len(body)
-    if not answer.startswith(body, ATTRIBUTES) or not answer.startswith(_HANDLE, at):
-        return without(answer, ATTRIBUTES, _RULE_NAMES)
-    at += _NUMBER_SIZE
-    if answer.startswith(_POSITION, at):
-        at += _NUMBER_SIZE
-    return answer[at:]
+    found: list[bytes] = []
+    start, end = 0, len(data)
+    while start < end:
+        length, _, flags = _HEAD.unpack_from(data, start)
+        following = start + length
+        if flags & _INTERRUPTED or not ATTRIBUTES <= length <= end - start:
+            raise DumpInterruptedError(f"{action}: the chain changed meanwhile", errno.EINTR)
+        at = start + ATTRIBUTES + len(body)
+        if data.startswith(body, start + ATTRIBUTES) and data.startswith(_HANDLE, at):
+            at += _NUMBER_SIZE
+            if data.startswith(_POSITION, at):
+                at += _NUMBER_SIZE
+            found.append(data[at:following])
+        else:
+            found.append(without(data[start:following], ATTRIBUTES, _RULE_NAMES))
+        start += (length + 3) & ~3
+    return found
 
 
 def _digest_of(rules: bytes) -> bytes:
@@ -247,7 +257,9 @@ def declared(family: Family, table: str, prefix: str) -> tuple[list[str], list[D
     start = 0
     # There may be a hundred thousand, so it is looked at where the kernel puts them.
     while start < len(data):
-        length = _HEAD.unpack_from(data, start)[0]
+        length, _, flags = _HEAD.unpack_from(data, start)
+        if flags & _INTERRUPTED or length < ATTRIBUTES:
+            raise DumpInterruptedError(f"{action}: chains came and went", errno.EINTR)
         at = start + ATTRIBUTES + len(mine)
         if (
             data.startswith(mine, start + ATTRIBUTES)

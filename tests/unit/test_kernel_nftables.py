@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 import pytest
 
 from agent.kernel import nftables
+from agent.kernel.errors import DumpInterruptedError
 from agent.kernel.netlink import attribute, string
 from agent.state.values import Family
 
@@ -51,6 +52,9 @@ class Answers:
     def dump(self, _: str, __: int, ___: int, ____: bytes = b"") -> Iterator[bytes]:
         yield from self.answers
 
+    def dump_whole(self, _: str, __: int, ___: int, ____: bytes = b"") -> bytes:
+        return b"".join(self.answers)
+
 
 def digest(monkeypatch: pytest.MonkeyPatch, *answers: bytes) -> bytes | None:
     monkeypatch.setattr(nftables, "Channel", Answers(*answers))
@@ -67,6 +71,14 @@ def test_numbers_and_counts_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> No
     assert digest(monkeypatch, rule(HANDLE), rule(HANDLE, POSITION, what=b"other...")) != first
     assert digest(monkeypatch, rule(HANDLE)) != first
     assert digest(monkeypatch) is None
+
+
+def test_a_chain_that_keeps_changing_has_no_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel says so in any of its messages (NLM_F_DUMP_INTR)."""
+    changed = bytearray(rule(HANDLE))
+    changed[6] |= 0x10
+    with pytest.raises(DumpInterruptedError, match="reading chain ONE of IPv4 nat"):
+        digest(monkeypatch, rule(HANDLE), bytes(changed))
 
 
 def test_another_order_of_attributes_is_the_same_rule(monkeypatch: pytest.MonkeyPatch) -> None:
