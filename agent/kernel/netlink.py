@@ -46,8 +46,6 @@ _DONE = 3
 _ERROR = 2
 _OVERRUN = 4
 _LAST = frozenset({_DONE, _ERROR})
-_ENDING = frozenset({_DONE, _ERROR, _OVERRUN})
-_MULTIPART = 0x2
 _HEADER = struct.Struct("=IHHII")
 _NUMBER = struct.Struct("=i")
 #: Netfilter's own header: family, version, resource.
@@ -158,18 +156,26 @@ class Channel:
         parts: list[bytes] = []
         while True:
             data = self._read(action)
-            # What ends a dump comes alone, as long as its flags or an error say nothing else.
-            if len(data) == _END_SIZE and _HEADER.unpack_from(data)[1:4] == (
-                _DONE,
-                _MULTIPART,
-                self._sequence,
-            ):
+            if len(data) < _END_SIZE:
+                raise NetlinkError(f"{action}: the kernel's answer is cut short", errno.EMSGSIZE)
+            _, kind, _, sequence, _ = _HEADER.unpack_from(data)
+            if sequence != self._sequence:
+                continue  # of an earlier request, broken off
+            if kind == _OVERRUN:
+                raise NetlinkError(f"{action}: the kernel lost part of the answer", errno.ENOBUFS)
+            if kind == _ERROR:
                 _check(action, data)
-                return b"".join(parts)
-            if len(data) < HEADER_SIZE or _HEADER.unpack_from(data)[1] in _ENDING:
-                _check(action, data)
-                raise DumpInterruptedError(f"{action}: it did not end as it should", errno.EINTR)
-            parts.append(data)
+            # What ends a dump comes alone, or behind the last messages.
+            length, kind, flags, sequence, _ = _HEADER.unpack_from(data, len(data) - _END_SIZE)
+            if (length, kind, sequence) != (_END_SIZE, _DONE, self._sequence):
+                parts.append(data)
+                continue
+            _check(action, data[-_END_SIZE:])
+            if flags & _FLAG_DUMP_INTERRUPTED:
+                raise DumpInterruptedError(
+                    f"{action}: the table changed while it was read; read it again", errno.EINTR
+                )
+            return b"".join([*parts, data[:-_END_SIZE]])
 
     def _answers(self, action: str) -> list[bytes]:
         answers: list[bytes] = []

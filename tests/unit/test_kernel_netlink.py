@@ -161,6 +161,51 @@ def test_a_broken_answer_is_an_error(datagram: bytes | OSError) -> None:
 # Connection entries
 
 
+def whole(*datagrams: bytes | OSError) -> bytes:
+    return channel(*datagrams).dump_whole("reading", 0, ENTRY)
+
+
+END = message(DONE, status(0), flags=2)
+A, B = message(ENTRY, b"a"), message(ENTRY, b"b")
+
+
+@pytest.mark.parametrize(
+    "datagrams",
+    [
+        (A + B, END),
+        (A, B, END),
+        (A, B + END),
+        (A + B + END,),  # a kernel might
+        (message(ENTRY, b"old", sequence=0), A, B, END),
+        (message(DONE, status(0), flags=2, sequence=0), A + B, END),
+    ],
+)
+def test_a_whole_dump_is_its_messages_on_end(datagrams: tuple[bytes, ...]) -> None:
+    """However the kernel hands them out, without what ends them, or belongs to another one."""
+    assert whole(*datagrams) == A + B
+    assert whole(END) == b""
+
+
+@pytest.mark.parametrize(
+    ("datagrams", "error", "number"),
+    [
+        ((A, message(DONE, status(0), flags=2 | INTERRUPTED)), DumpInterruptedError, errno.EINTR),
+        ((A, message(DONE, status(errno.ENOENT), flags=2)), NetlinkError, errno.ENOENT),
+        ((message(ERROR, status(errno.ENOENT) + bytes(16)),), NetlinkError, errno.ENOENT),
+        ((message(OVERRUN, status(0)),), NetlinkError, errno.ENOBUFS),
+        ((b"short",), NetlinkError, errno.EMSGSIZE),
+        ((BlockingIOError(),), NetlinkError, errno.ETIMEDOUT),
+    ],
+)
+def test_a_whole_dump_that_cannot_be_had(
+    datagrams: tuple[bytes | OSError, ...], error: type[NetlinkError], number: int
+) -> None:
+    """As with one that is streamed."""
+    with pytest.raises(error, match="reading") as caught:
+        whole(*datagrams)
+    assert caught.value.number == number
+
+
 def attribute(kind: int, payload: bytes, *, nested: bool = False) -> bytes:
     head = struct.pack("=HH", 4 + len(payload), kind | (0x8000 if nested else 0))
     return head + payload + bytes(-len(payload) % 4)
