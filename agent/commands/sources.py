@@ -203,11 +203,10 @@ def _held(chosen: Backend, family: Family, texts: _Texts) -> Held:
             f" {', '.join(tables.unreadable)}: something has written into it with nft, past"
             " iptables; 'nft list ruleset' shows it"
         )
-    other = texts.get((chosen.other, family), "")
-    if not isinstance(other, Tables):
-        other = read_tables(other if "\n:KUBE-" in other else "", family)
-    mixed = any(name.startswith("KUBE-") for chains in other.tables.values() for name in chains)
-    return Held(Survey(tables), backend=chosen.value, other=other if mixed else None)
+    other: str | Tables | None = texts.get((chosen.other, family), "")
+    if isinstance(other, str):
+        other = read_tables(other, family) if "\n:KUBE-" in other else None
+    return Held(Survey(tables), backend=chosen.value, other=other)
 
 
 def _names(held: str | Tables, chain: str) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from agent.kernel.conntrack import GET, leaves
 from agent.kernel.errors import DumpInterruptedError
-from agent.kernel.netlink import ATTRIBUTES, FAMILIES, Channel, attributes
+from agent.kernel.netlink import ATTRIBUTES, FAMILIES, PROTOCOLS, Channel, attributes
 from agent.state.values import Family
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 #: Protocol, address, port; and protocol, address and port of who answers.
 Connection = tuple[tuple[str, str, int], tuple[str, str, int]]
 
-_PROTOCOLS = {6: "tcp", 17: "udp", 132: "sctp"}
 _TUPLE_ORIG, _TUPLE_REPLY, _STATUS, _PROTOINFO = 1, 2, 3, 4
 #: Within a tuple: source and destination by family, then protocol and ports.
 _ADDRESSES = {Family.V4: ((1, 1), (1, 2)), Family.V6: ((1, 3), (1, 4))}
@@ -70,7 +69,7 @@ def parse(family: Family, answer: bytes) -> Connection | None:
         number = orig[_PROTOCOL][0]
         if (to, port) == (by, answering) or not _is_established(answer, parts, number):
             return None
-        protocol = _PROTOCOLS[number]
+        protocol = PROTOCOLS[number]
         return (
             (protocol, socket.inet_ntop(FAMILIES[family], to), _PORT.unpack(port)[0]),
             (protocol, socket.inet_ntop(FAMILIES[family], by), _PORT.unpack(answering)[0]),

@@ -18,7 +18,7 @@ import socket
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from agent.kernel.netlink import attributes, values
+from agent.kernel.netlink import FAMILIES, PROTOCOLS, attributes, values
 from agent.rules.probability import PROBABILITY_STEPS
 from agent.state.values import Family
 
@@ -29,12 +29,10 @@ if TYPE_CHECKING:
     Make = Callable[[Family, bytes], str]
 
 _ZERO = b"\0"
-_V4 = 4
 _EXPRESSION_NAME, _EXPRESSION_DATA = 1, 2
 #: Of compat matches and targets: name, revision, the extension's own bytes.
 _NAME, _REVISION, _INFO = 1, 2, 3
 
-_PROTOCOLS = {6: "tcp", 17: "udp", 132: "sctp"}
 _L4PROTO, _IIFNAME = 16, 6
 _NETWORK, _TRANSPORT = 1, 2
 #: Offset of the source and of the destination in the network header, and length of an address.
@@ -236,9 +234,9 @@ def _compared_meta(no: str, key: int, value: bytes) -> Printed:
 
 
 def _protocol_of(no: str, value: bytes) -> Printed:
-    if len(value) != 1 or value[0] not in _PROTOCOLS:
+    if len(value) != 1 or value[0] not in PROTOCOLS:
         raise UnknownError("another protocol")
-    return Printed(Slot.PROTOCOL, f"{no} -p {_PROTOCOLS[value[0]]}")
+    return Printed(Slot.PROTOCOL, f"{no} -p {PROTOCOLS[value[0]]}")
 
 
 def _compared_address(
@@ -251,23 +249,19 @@ def _compared_address(
         raise UnknownError("another place in the packet")
     mark = f"{no} {_MARKS[slot]} "
 
-    def make(_family: Family, value: bytes) -> str:
-        return f"{mark}{_address(value.ljust(size, _ZERO))}/{prefix}"
+    def make(family: Family, value: bytes) -> str:
+        return f"{mark}{socket.inet_ntop(FAMILIES[family], value.ljust(size, _ZERO))}/{prefix}"
 
     return Printed(slot, make(family, value), (length if length == size else 0, 0), make)
-
-
-def _address(value: bytes) -> str:
-    return socket.inet_ntop(socket.AF_INET if len(value) == _V4 else socket.AF_INET6, value)
 
 
 def _prefix(bitwise: bytes, register: bytes) -> int:
     """The prefix of a bitwise expression that does nothing but mask with one."""
     source, target, size, operation, *nested = _fields(bitwise, 1, 2, 3, 6, 4, 5)
     mask, xor = map(_data, nested)
-    if (source, target) != (register, register) or _number(size) != len(mask) or any(operation):
-        raise UnknownError("another operation")
-    if any(xor):
+    if (source, target) != (register, register) or _number(size) != len(mask):
+        raise UnknownError("another register")
+    if any(operation) or any(xor):
         raise UnknownError("another operation")
     number = _number(mask)
     ones = number.bit_count()
@@ -354,7 +348,8 @@ def _recent(family: Family, info: bytes) -> Printed:
         does = f"--rcheck --seconds {seconds} --reap"
     else:
         raise UnknownError("recent for something else")
-    before, behind = f" -m recent {does} --name ", f" --mask {_address(mask[:size])} --rsource"
+    whole = socket.inet_ntop(FAMILIES[family], mask[:size])
+    before, behind = f" -m recent {does} --name ", f" --mask {whole} --rsource"
 
     def make(_family: Family, name: bytes) -> str:
         return f"{before}{_safe(name)}{behind}"
@@ -396,8 +391,8 @@ def _dnat(family: Family, info: bytes) -> str:
         raise UnknownError("DNAT with more")
     if any(low[size:]):
         raise UnknownError("DNAT to another family")
-    host = _address(low[:size])
-    place = f"[{host}]" if size > _V4 else host
+    host = socket.inet_ntop(FAMILIES[family], low[:size])
+    place = f"[{host}]" if family is Family.V6 else host
     return f" -j DNAT --to-destination {place}:{_number(first)}"
 
 

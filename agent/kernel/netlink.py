@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 NETLINK_NETFILTER = 12
 #: Netfilter's numbers of families are those of addresses.
 FAMILIES = {Family.V4: socket.AF_INET, Family.V6: socket.AF_INET6}
+#: Protocols that Services have, by IP's numbers (IANA).
+PROTOCOLS = {6: "tcp", 17: "udp", 132: "sctp"}
 FLAG_REQUEST = 0x01
 FLAG_ACK = 0x04
 FLAG_EXCL = 0x200

@@ -255,21 +255,16 @@ def declared(family: Family, table: str, prefix: str) -> tuple[list[str], list[D
         data = channel.dump_whole(action, FAMILIES[family], _GET_CHAIN)
     mine, wanted = string(_CHAIN_TABLE, table), prefix.encode()
     start = 0
-    # There may be a hundred thousand, so it is looked at where the kernel puts them.
     while start < len(data):
         length, _, flags = _HEAD.unpack_from(data, start)
         if flags & _INTERRUPTED or length < ATTRIBUTES:
             raise DumpInterruptedError(f"{action}: chains came and went", errno.EINTR)
-        at = start + ATTRIBUTES + len(mine)
-        if (
-            data.startswith(mine, start + ATTRIBUTES)
-            and data.startswith(wanted, at + 4)
-            and data[at + 2 : at + 4] == _CHAIN_NAME_TYPE
-        ):
-            end = at + int.from_bytes(data[at : at + 2], sys.byteorder) - 1
-            names.append(data[at + 4 : end].decode())
+        answer = data[start : start + length]
+        name = _chain_of(answer, mine)
+        if name.startswith(wanted):
+            names.append(name.decode())
         else:
-            others.append(_declared(values(data[start : start + length])))
+            others.append(_declared(values(answer)))
         start += (length + 3) & ~3
     return names, others
 
